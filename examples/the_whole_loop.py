@@ -20,7 +20,7 @@ from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.spec import LearningSpec, UpdateBatch
 from whetstone.policies import build_tiny
 from whetstone.recipe import ReinforcementSettings
-from whetstone.rollout import Collector, Independent, Limits, PolicyActor, make_plans
+from whetstone.rollout import Collector, EpisodeLimits, Independent, PolicyActor, make_plans
 from whetstone.trajectory import Score, Task, Trajectory
 
 
@@ -48,7 +48,7 @@ async def main(steps: int = 20, tasks_per_step: int = 4) -> list[float]:
         actor=PolicyActor(engine, Sampling(max_new_tokens=16), chat.stop_ids),
         chat=chat,
         reward=reward,
-        limits=Limits(max_turns=1, context_length=policy.context_length, timeout_seconds=60.0),
+        limits=EpisodeLimits(max_turns=1, context_length=policy.context_length, timeout_seconds=60.0),
         max_in_flight=64,
     )
     source, means = tasks(), []

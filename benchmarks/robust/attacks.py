@@ -78,12 +78,12 @@ class Level:
         neighbour_result = await neighbour.python("x = 41\nopen('note', 'w').write('mine')\nimport os\nos.getcwd()")
         where = ast.literal_eval(neighbour_result.value or "''")
         if self.sandbox.isolation is Isolation.NAMESPACES:
-            where = f"/proc/{neighbour.process}/root{where}"
+            where = f"/proc/{neighbour.process_id}/root{where}"
         canaries = Canaries(
             self.folder,
             self.python,
             server=self.sandbox.server.pid,
-            neighbour=neighbour.process,
+            neighbour=neighbour.process_id,
             neighbours_folder=where,
         )
         endings: Counter[str] = Counter()
@@ -131,7 +131,7 @@ class Level:
         self._said, process = "", 0
         try:
             await session.python(HEADER + canaries.reach.code, wall_seconds=20)
-            process = session.process
+            process = session.process_id
             outcome: Outcome = await session.python(attack.code)
             self._said = f"{outcome.output}{outcome.value}{outcome.error}"
             ending = str(outcome.ending)
@@ -152,7 +152,7 @@ class Level:
             shell = await session.shell("echo honest; pwd")
             where = observations.get("where", "")
             lines = shell.output.replace(where, ".").splitlines()[:2]
-            observations |= {"process": session.process, "shell": (lines, shell.exit_code)}
+            observations |= {"process": session.process_id, "shell": (lines, shell.exit_code)}
         except InfrastructureError as error:
             observations = {"process": -1, "failed": str(error)}
         observations.pop("where", None)

@@ -30,7 +30,7 @@ from whetstone.environments import Observation, StepResult
 from whetstone.recipe import load_recipe
 from whetstone.record.run_store import RunStore
 from whetstone.reporting import Progress
-from whetstone.rollout import Action, ActorInput, Admission, Independent, Limits, Plan
+from whetstone.rollout import Action, ActorInput, Admission, EpisodeLimits, Independent, Plan
 from whetstone.rollout import Collector as Collecting
 from whetstone.tools.arithmetic_tools import pocket_calculator as exact_calculator
 from whetstone.training import train
@@ -173,7 +173,7 @@ async def utilisation(ahead: int, bound: int, *, places: int, sigma: float, fold
         actor=ImmediateActor(tuple(assembly.chat.write(assistant("on"), ()))),
         chat=assembly.chat,
         reward=no_reward,
-        limits=Limits(max_turns=4, context_length=256, timeout_seconds=60.0),
+        limits=EpisodeLimits(max_turns=4, context_length=256, timeout_seconds=60.0),
         max_in_flight=places,
     )
     store = RunStore(folder, groups_per_file=places)

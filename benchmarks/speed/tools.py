@@ -219,7 +219,7 @@ def measure_resources(sandbox: Sandbox) -> dict[str, float]:
         "descriptors": process_here.num_fds(),
         "host_mb": round(process_here.memory_info().rss / 2**20, 1),
         "behind_mb": round(memory / 2**20, 1),
-        "sessions": sum(session.open for session in sandbox.sessions),
+        "sessions": sum(session.is_open for session in sandbox.sessions),
         "groups": len(list(Path("/sys/fs/cgroup").glob(f"**/whetstone-{os.getpid()}-*"))),
     }
 

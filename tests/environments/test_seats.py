@@ -20,7 +20,7 @@ from whetstone.plugins import OptionError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.rewards import verdict
-from whetstone.rollout import Collector, Limits, Plan
+from whetstone.rollout import Collector, EpisodeLimits, Plan
 from whetstone.rollout.strategies import Independent, SelfPlay
 from whetstone.training import train
 from whetstone.trajectory import Author, EndReason, RemovalScope, Task
@@ -100,7 +100,7 @@ def test_role_that_leaves_ends_the_episode_of_the_other():
     haggling = played(
         lambda moment: assistant("offer 1" if "Buy" in moment.conversation[0].text else "offer 99"),
         games=1,
-        limits=Limits(max_turns=1, context_length=2000, timeout_seconds=20),
+        limits=EpisodeLimits(max_turns=1, context_length=2000, timeout_seconds=20),
     )
     buyer, seller = haggling.trajectories
     assert {buyer.ended, seller.ended} <= {EndReason.MAX_TURNS, EndReason.TRUNCATED}

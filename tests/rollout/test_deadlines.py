@@ -17,12 +17,12 @@ from whetstone.errors import NoScoredEpisodesError
 from whetstone.inference import Sampling
 from whetstone.rewards.build_reward import make_reward
 from whetstone.rewards.scoring import score_trajectory
-from whetstone.rollout import Action, Collector, Independent, Limits, Plan, PolicyActor, make_plans, run_episode
+from whetstone.rollout import Action, Collector, EpisodeLimits, Independent, Plan, PolicyActor, make_plans, run_episode
 from whetstone.tools import Toolset
 from whetstone.training.supervised import describe_groups
 from whetstone.trajectory import Author, EndReason, Score, Task, Tokens, Trajectory
 
-QUICK = Limits(max_turns=4, context_length=2000, timeout_seconds=0.3)
+QUICK = EpisodeLimits(max_turns=4, context_length=2000, timeout_seconds=0.3)
 PATIENT = replace(QUICK, timeout_seconds=30)
 FOREVER = 10**6
 

@@ -9,7 +9,7 @@ from whetstone.chat.formats import Compact
 from whetstone.environments import Observation, StepResult, ToolEnvironment
 from whetstone.errors import InfrastructureError, PromptTooLong
 from whetstone.policies import build_tiny
-from whetstone.rollout import Action, Limits, run_episode
+from whetstone.rollout import Action, EpisodeLimits, run_episode
 from whetstone.tools import pocket_calculator
 from whetstone.trajectory import Author, EndReason, Task, Tokens
 from whetstone.user_code import remove_place
@@ -18,7 +18,7 @@ TASK = Task("t", "Compute 12*34")
 CHAT = Chat(
     build_tiny(["Compute 12*34"] * 9, markers=Compact.markers, hidden=8, heads=1, layers=1).tokenizer, Compact()
 )
-LIMITS = Limits(max_turns=4, context_length=200, timeout_seconds=5)
+LIMITS = EpisodeLimits(max_turns=4, context_length=200, timeout_seconds=5)
 
 
 class ScriptedActor:
@@ -115,7 +115,7 @@ def test_malformed_call_is_reported_to_the_model_and_the_episode_continues():
     [
         (ScriptedActor(*[call("1+1")] * 4), LIMITS, EndReason.MAX_TURNS, 4),
         (ScriptedActor(assistant("4"), complete=False), LIMITS, EndReason.MAX_TOKENS, 1),
-        (ScriptedActor(*[call("1+1")] * 9), Limits(9, 180, 5), EndReason.CONTEXT_FULL, None),
+        (ScriptedActor(*[call("1+1")] * 9), EpisodeLimits(9, 180, 5), EndReason.CONTEXT_FULL, None),
     ],
 )
 def test_each_limit_has_its_end_reason(script, limits, ended, turns):
@@ -153,7 +153,7 @@ def test_raising_environment_ends_its_episode_with_the_cause_and_keeps_the_turn(
 
 def test_hang_ends_at_the_deadline_and_keeps_the_turn():
     environment = ScriptedEnvironment("hang")
-    trajectory = play(ScriptedActor(assistant("x")), environment, Limits(4, 200, 0.2))
+    trajectory = play(ScriptedActor(assistant("x")), environment, EpisodeLimits(4, 200, 0.2))
     assert (trajectory.ended, trajectory.error) == (EndReason.TIMEOUT, "not finished after 0.2 s")
     assert len(trajectory.turns) == 1
     assert environment.closed == 1
@@ -281,7 +281,7 @@ def test_episode_restarts_if_the_environment_replays_differently():
 
 
 def test_turn_has_its_own_deadline():
-    limits = Limits(max_turns=4, context_length=200, timeout_seconds=5, turn_timeout_seconds=0.05)
+    limits = EpisodeLimits(max_turns=4, context_length=200, timeout_seconds=5, turn_timeout_seconds=0.05)
     environment = ScriptedEnvironment(StepResult(Observation((user("on"),))), "hang")
     trajectory = play(ScriptedActor(assistant("a"), assistant("b")), environment, limits)
     assert (trajectory.ended, trajectory.error) == (EndReason.TIMEOUT, "turn 2 not finished after 0.05 s")
@@ -290,6 +290,6 @@ def test_turn_has_its_own_deadline():
 
 
 def test_timeout_error_of_the_environment_is_an_error():
-    limits = Limits(max_turns=4, context_length=200, timeout_seconds=5, turn_timeout_seconds=1)
+    limits = EpisodeLimits(max_turns=4, context_length=200, timeout_seconds=5, turn_timeout_seconds=1)
     trajectory = play(ScriptedActor(assistant("a")), ScriptedEnvironment(TimeoutError("the site")), limits)
     assert (trajectory.ended, remove_place(trajectory.error)) == (EndReason.ERROR, "TimeoutError: the site")

@@ -50,7 +50,7 @@ async def first_call(supervisor, interpreter=b"", *, ends=False, do="python"):
     finally:
         session.close()
         loop.remove_reader(jail._guest_end)
-        jail.end()
+        jail.close()
         for end in closed:
             end.close()
         assert not raised
@@ -82,7 +82,7 @@ def test_counts_of_a_supervisor_are_numbers_or_missing(reply):
         try:
             return await session.wait_for_cleanup()
         finally:
-            jail.end()
+            jail.close()
 
     assert asyncio.run(counted()) == 0
 
@@ -107,7 +107,7 @@ def test_unexpected_packets_are_not_stored_without_bound():
             jail._guest_end.send(b'{"swept": 0}')
             await asyncio.sleep(0)
         session._loop.remove_reader(jail.control)
-        jail.end()
+        jail.close()
         return jail_gone, len(session._queued)
 
     ended, stored = asyncio.run(flooded())

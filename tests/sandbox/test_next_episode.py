@@ -127,7 +127,7 @@ def test_world_is_reused(isolation):
         for _ in range(2):
             session = sandbox.session()
             await session.python("open('f', 'w').write('x')")
-            processes.append(session.process)
+            processes.append(session.process_id)
             session.close()
         sandbox.close()
         return processes, sandbox._reuses_jails
@@ -137,7 +137,7 @@ def test_world_is_reused(isolation):
 
 
 def test_server_that_starts_no_more_sessions_is_replaced(isolation, monkeypatch):
-    sandbox, begin, failed = Sandbox(isolation=isolation), jail.Jail.begin, []
+    sandbox, begin, failed = Sandbox(isolation=isolation), jail.Jail.start, []
 
     async def torn(self, started):
         if len(failed) < 2:
@@ -148,7 +148,7 @@ def test_server_that_starts_no_more_sessions_is_replaced(isolation, monkeypatch)
     async def live():
         lived = sandbox.session()
         first = await lived.python("x = 1")
-        monkeypatch.setattr(jail.Jail, "begin", torn)
+        monkeypatch.setattr(jail.Jail, "start", torn)
         session = sandbox.session()
         second, third = await session.python("2"), await lived.python("x")
         for each in (session, lived):

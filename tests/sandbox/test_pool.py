@@ -152,7 +152,7 @@ def test_dead_supervisor_is_attributed_to_the_call_and_replaced(isolation):
         code = f"import subprocess\nsubprocess.run(['sleep', '{length}'])"
         call = asyncio.create_task(session.python(code, wall_seconds=40))
         await asyncio.to_thread(wait_for, f"sleep\x00{length}")
-        os.kill(session.process, signal.SIGKILL)
+        os.kill(session.process_id, signal.SIGKILL)
         outcome = await call
         value = (await session.python("3", wall_seconds=60)).value
         sandbox.close()
@@ -332,7 +332,7 @@ found, os.environ.get('LEFT'), 'left' in sys.modules, len(others) <= 2, random.r
             session = sandbox.session(seed=seed)
             seen.append(eval((await session.python(look)).value))
             assert (await session.python(leave)).ending is Ending.OK
-            processes.append(session.process)
+            processes.append(session.process_id)
             session.close()
         sandbox.close()
         return seen, processes
@@ -349,21 +349,21 @@ def test_sandbox_of_other_limits_or_an_interrupted_call_is_not_reused(isolation)
         sandbox = Sandbox(isolation=isolation, limits=QUICK)
         first = sandbox.session()
         await first.python("1")
-        known = first.process
+        known = first.process_id
         first.close()
         wider = sandbox.session(limits=Limits(memory_mb=300))
         await wider.python("1")
-        assert wider.process != known
+        assert wider.process_id != known
         second = sandbox.session()
         call = asyncio.create_task(second.python("import time\ntime.sleep(10)"))
         await asyncio.sleep(0.3)
-        assert second.process == known or (isolation is not NAMESPACES and os.getuid() != 0)
+        assert second.process_id == known or (isolation is not NAMESPACES and os.getuid() != 0)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         third = sandbox.session()
         await third.python("1")
-        assert third.process != known
+        assert third.process_id != known
         sandbox.close()
 
     asyncio.run(others())

@@ -7,7 +7,7 @@ import pytest
 
 from whetstone.chat import user
 from whetstone.errors import InfrastructureError, PromptTooLong
-from whetstone.rollout import Collector, Limits, Plan
+from whetstone.rollout import Collector, EpisodeLimits, Plan
 from whetstone.scaling import worker_pool
 from whetstone.scaling.distributed_collector import DistributedCollector
 from whetstone.scaling.protocol import ActorUnavailable, EpisodeReset, Finished, TurnFinished, WorkerStatus
@@ -92,7 +92,7 @@ def spread_over(*workers, places=1, patience=5.0, record=None, say=lambda line: 
         actor=None,
         chat=None,
         reward=None,
-        limits=Limits(1, 100, 1.0),
+        limits=EpisodeLimits(1, 100, 1.0),
         max_in_flight=8,
         record=record,
         pool=pool,

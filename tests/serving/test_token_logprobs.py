@@ -120,7 +120,7 @@ def test_bytes_of_sentencepiece_tokens_are_those_of_the_text(text):
 
     tokenizer = sentencepiece_tokenizer()
     ids = tokenizer.encode(text, add_special_tokens=False)
-    pieces = TokenBytes(tokenizer).split(ids)
+    pieces = TokenBytes(tokenizer).split_tokens(ids)
     assert b"".join(pieces).decode(errors="replace") == tokenizer.decode(ids)
     assert len(pieces) == len(ids)
 

@@ -8,7 +8,7 @@ from whetstone.chat.formats import Compact
 from whetstone.environments import ToolEnvironment
 from whetstone.policies import build_tiny
 from whetstone.rewards import exact_number
-from whetstone.rollout import Action, Collector, EpisodeKey, Limits, Method, Plan, StepOutcome, run_episode
+from whetstone.rollout import Action, Collector, EpisodeKey, EpisodeLimits, Method, Plan, StepOutcome, run_episode
 from whetstone.rollout.episode_inputs import EpisodeHooks
 from whetstone.seeding import derive_random
 from whetstone.tools import pocket_calculator
@@ -18,7 +18,7 @@ TASK = Task("t", "Compute 12*34", {"answer": 408}, {"kind": "product"})
 CHAT = Chat(
     build_tiny(["Compute 12*34"] * 9, markers=Compact.markers, hidden=8, heads=1, layers=1).tokenizer, Compact()
 )
-LIMITS = Limits(max_turns=8, context_length=2000, timeout_seconds=20)
+LIMITS = EpisodeLimits(max_turns=8, context_length=2000, timeout_seconds=20)
 
 
 def call(expression, name="pocket_calculator"):

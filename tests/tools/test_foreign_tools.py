@@ -17,7 +17,7 @@ from whetstone.chat import Image, ToolCall
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
 from whetstone.tools import Http, Mcp, OpenApi, Simulated, ToolCatalog, Toolset, calculator
 from whetstone.tools.http import is_allowed_host
-from whetstone.tools.mcp_connections import Connection, get_connections
+from whetstone.tools.mcp_connections import McpConnection, get_connections
 from whetstone.tools.mcp_tools import create_mcp_server
 from whetstone.tools.notes import Notes
 from whetstone.tools.side_effects import CALLS_ALL
@@ -125,8 +125,8 @@ def play_episodes(count, make, *calls, side_by_side=False):
         new_connection = get_connections()
         for waiting in new_connection._ahead.values():  # within one process the SDK must not be stopped while it starts
             for connection in waiting:
-                await connection.listed()
-                await connection.end()
+                await connection.list_tools()
+                await connection.close()
         return texts, new_connection.started, new_connection.found_ready
 
     return asyncio.run(all_of_them())
@@ -158,8 +158,8 @@ def test_server_is_named_in_one_short_line():
 
 def test_exception_group_is_reported_by_its_single_cause():
     async def connect():
-        connection = Connection(create_mcp_server([calculator])[0], turn=asyncio.Semaphore(1), seconds=5)
-        await connection.listed()
+        connection = McpConnection(create_mcp_server([calculator])[0], turn=asyncio.Semaphore(1), seconds=5)
+        await connection.list_tools()
 
         async def failing():
             inner = ExceptionGroup("in", [anyio.ClosedResourceError(), httpx2.ConnectError("All attempts failed")])
@@ -168,7 +168,7 @@ def test_exception_group_is_reported_by_its_single_cause():
         try:
             await connection._request(failing())
         finally:
-            await connection.end()
+            await connection.close()
 
     with pytest.raises(InfrastructureError, match=r"^MCP: ConnectError: All attempts failed$"):
         asyncio.run(connect())

@@ -188,7 +188,7 @@ async def conversation(choices: Choices) -> None:
         return guests[-1].jail
 
     def give_back(session: Session, jail: Jail, clean: bool) -> None:
-        jail.end()
+        jail.close()
 
     session = Session(
         take, give_back, limits=LIMITS, persistent=not choices.often(80), seed=0, place=asyncio.Semaphore(1),
@@ -207,7 +207,7 @@ async def conversation(choices: Choices) -> None:
         session.close()
         for guest in guests:
             guest.hang_up()
-            guest.jail.end()
+            guest.jail.close()
 
 
 async def one_call(choices: Choices, session: Session) -> None:
@@ -236,7 +236,7 @@ async def _run_call(session: Session, kind: int) -> Outcome:
         return await session.read("a")
     if kind == 3:
         return await session.write("a", b"x")
-    return await (session.folder("view", path="a") if kind == 4 else session.python("1"))
+    return await (session.call_file_tool("view_path", path="a") if kind == 4 else session.python("1"))
 
 
 def _well_formed(outcome: Outcome, *, reads: bool) -> None:
@@ -283,7 +283,7 @@ def one(choices: Choices) -> None:
 
 def plant() -> None:
     """Plant a host that accepts any value as seconds."""
-    honest = session_module.parse_outcome  # type: ignore[attr-defined]
+    honest = session_module.parse_outcome
 
     def trusting(reply: dict[str, Any]) -> Outcome | None:
         outcome = honest(reply)
@@ -291,4 +291,4 @@ def plant() -> None:
             raise KeyError("planted")
         return outcome
 
-    session_module.parse_outcome = trusting  # type: ignore[attr-defined]
+    session_module.parse_outcome = trusting

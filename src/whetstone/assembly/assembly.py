@@ -52,9 +52,9 @@ from whetstone.rollout import (
     Actor,
     Collector,
     EndpointActor,
+    EpisodeLimits,
     EpisodeRecord,
     ExpertActor,
-    Limits,
     Method,
     PolicyActor,
     Strategy,
@@ -408,7 +408,7 @@ class RunComponents:
         if method is None:
             method = Method() if isinstance(actor, ExpertActor) else self.method.at_evaluation()
         recipe = self.resolved.recipe
-        limits = Limits(
+        limits = EpisodeLimits(
             max_turns=recipe.environment.max_turns,
             context_length=_ANY_LENGTH if isinstance(actor, EndpointActor) else self.policy.context_length,
             timeout_seconds=recipe.environment.timeout_seconds,

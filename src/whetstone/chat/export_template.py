@@ -67,7 +67,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TemplateDifference:
     """The first difference between a rendered prompt and the prompt in training."""
 
     text: str
@@ -88,7 +88,7 @@ class ExportedTemplate:
     reproduced: int
     """Number of prompts that Transformers renders to the tokens of training."""
     own_turns: int
-    """Number of prompts that differ only in earlier turns of the model; see `Difference.is_own_turn`."""
+    """Number of prompts that differ only in earlier turns of the model; see `TemplateDifference.is_own_turn`."""
     prompts: int
     """Number of prompts that were compared."""
     problem: str = ""
@@ -154,7 +154,7 @@ def as_openai(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
     return tuple(map(_plain, messages))
 
 
-def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> Difference | None:
+def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> TemplateDifference | None:
     """Compare a prompt, rendered by plain Transformers with this template, with its tokens in training.
 
     Returns:
@@ -166,7 +166,7 @@ def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> Difference |
             list(prompt.messages), tools=tools, add_generation_prompt=True, return_dict=True, chat_template=source
         )
     except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        return Difference(f"it cannot be rendered: {summarize_exception(error, max_characters=200)}", False)
+        return TemplateDifference(f"it cannot be rendered: {summarize_exception(error, max_characters=200)}", False)
     ids = tuple(rendered["input_ids"])
     if ids == prompt.ids:
         return None
@@ -174,7 +174,7 @@ def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> Difference |
     place = next((at for at, (one, other) in pairs if one != other), min(len(ids), len(prompt.ids)))
     rendered_text, text = (repr(tokenizer.decode(each[place : place + 12])) for each in (ids, prompt.ids))
     is_own_turn = any(start <= place < end for start, end in prompt.sampled)
-    return Difference(f"token {place} differs: {rendered_text} instead of {text}", is_own_turn)
+    return TemplateDifference(f"token {place} differs: {rendered_text} instead of {text}", is_own_turn)
 
 
 def _prompt(messages: Sequence[Message], context: Context) -> Prompt:

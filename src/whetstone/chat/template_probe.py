@@ -142,14 +142,14 @@ class Prober:
         self._seen: dict[str, str | None] = {}
         self.parts, self.no_tools = False, None
         question = [_user()]
-        if ASKED not in (self.show(question, False, True) or ""):
+        if ASKED not in (self.render(question, False, True) or ""):
             for self.parts, self.no_tools in ((True, None), (False, ()), (True, ())):
-                if ASKED in (self.show(question, False, True) or ""):
+                if ASKED in (self.render(question, False, True) or ""):
                     break
             else:
                 self.parts, self.no_tools = False, None
 
-    def show(self, messages: Sequence[Mapping[str, Any]], tools: bool, add_generation_prompt: bool) -> str | None:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: bool, add_generation_prompt: bool) -> str | None:
         """Render messages; None if the template rejects them."""
         passed_tools = [TOOL.to_openai()] if tools else self.no_tools
         read = in_parts(messages) if self.parts else messages
@@ -163,10 +163,10 @@ class Prober:
                 self._seen[key] = None
         return self._seen[key]
 
-    def turn(self, message: Mapping[str, Any], tools: bool) -> str:
+    def render_turn(self, message: Mapping[str, Any], tools: bool) -> str:
         """Render a turn of the model without its header, even if the template rewrites the messages before it."""
         prompted, unprompted, rendered = (
-            self.show(messages, tools, prompt) or ""
+            self.render(messages, tools, prompt) or ""
             for messages, prompt in (([_user()], True), ([_user()], False), ([_user(), message], False))
         )
         if rendered.startswith(prompted):
@@ -198,7 +198,7 @@ def probe_template(prober: Prober, format: ToolCallFormat, vocabulary: Container
     dialect = _calls(prober, format, base)
     if dialect is None:
         # it may still render the tools and their results, with calls as the model's text
-        answered = prober.show([_user(), _assistant(SAID), _answer(base)], True, True) or ""
+        answered = prober.render([_user(), _assistant(SAID), _answer(base)], True, True) or ""
         if mentions_format(prober, format, vocabulary):
             dialect = replace(base, shows_tools=True, shows_answers=ANSWERED in answered)
     learned_dialect = _thoughts(prober, dialect or base)
@@ -214,7 +214,7 @@ def parse_mismatch(prober: Prober, format: ToolCallFormat) -> int | None:
     dialect = _calls(prober, format, Dialect(parts=prober.parts, no_tools=prober.no_tools))
     if dialect is None:
         return None
-    turn = prober.turn(dialect.convert_turn(_speech(dialect, 1)), dialect.shows_tools)
+    turn = prober.render_turn(dialect.convert_turn(_speech(dialect, 1)), dialect.shows_tools)
     return len(format.read(turn, (TOOL,)).text)
 
 
@@ -228,7 +228,7 @@ def reads_escapes(prober: Prober, format: ToolCallFormat) -> bool:
         return False
     arguments = {**_ARGUMENTS, "text": f"{CALLED} \\n"}
     call = ToolCall(TOOL.name, json.dumps(arguments), dialect.id_of(ToolCall(TOOL.name, ""), 0))
-    turn = prober.turn(dialect.convert_turn(TurnParts("", "", "", (call,))), dialect.shows_tools)
+    turn = prober.render_turn(dialect.convert_turn(TurnParts("", "", "", (call,))), dialect.shows_tools)
     return [_object(one.arguments) for one in format.read(turn, (TOOL,)).tool_calls] == [arguments]
 
 
@@ -241,7 +241,7 @@ def mentions_format(prober: Prober, format: ToolCallFormat, vocabulary: Containe
 
 def _instructions(prober: Prober) -> str:
     """Return the rendered text of a conversation with tools; empty if the tools are not rendered."""
-    rendered = prober.show([_user()], True, True) or ""
+    rendered = prober.render([_user()], True, True) or ""
     return rendered if TOOL.name in rendered else ""
 
 
@@ -266,16 +266,16 @@ def _calls(prober: Prober, format: ToolCallFormat, base: Dialect) -> Dialect | N
         one = dialect.convert_turn(_speech(dialect, 1))
         if not _reads(prober, format, dialect, 1):
             continue
-        if ANSWERED in (prober.show([_user(), one, _answer(dialect)], tools, True) or ""):
+        if ANSWERED in (prober.render([_user(), one, _answer(dialect)], tools, True) or ""):
             odd = dialect.convert_turn(TurnParts("", "", "", (ToolCall(TOOL.name, json.dumps(_ARGUMENTS), "x-1"),)))
-            takes_ids = prober.show([_user(), odd], tools, False) is not None
+            takes_ids = prober.render([_user(), odd], tools, False) is not None
             return replace(dialect, several=_reads(prober, format, dialect, 2), takes_ids=takes_ids)
     return None
 
 
 def _reads(prober: Prober, format: ToolCallFormat, dialect: Dialect, count: int) -> bool:
     """Return whether the format reads back the calls that the template rendered."""
-    turn = prober.turn(dialect.convert_turn(_speech(dialect, count)), dialect.shows_tools)
+    turn = prober.render_turn(dialect.convert_turn(_speech(dialect, count)), dialect.shows_tools)
     if CALLED not in turn:
         return False
     ends = [match.start() for match in _END.finditer(turn, turn.rfind(CALLED))]
@@ -295,7 +295,9 @@ def _thoughts(prober: Prober, dialect: Dialect) -> Dialect:
     for key in (*_THOUGHT_KEYS, ""):
         tried = replace(dialect, thought_key=key)
         for calls, content in product((0, 1) if dialect.writes_calls else (0,), (SAID, "")):
-            rendered = prober.turn(tried.convert_turn(_speech(tried, calls, THOUGHT, content)), dialect.shows_tools)
+            rendered = prober.render_turn(
+                tried.convert_turn(_speech(tried, calls, THOUGHT, content)), dialect.shows_tools
+            )
             after = rendered.partition(THOUGHT)[2]
             follow = [text for text in ((SAID,) if content else ()) + ((CALLED,) if calls else ()) if text in after]
             if THOUGHT not in rendered or (not follow and (content or calls)):
@@ -317,11 +319,11 @@ def _frame(prober: Prober, dialect: Dialect, rendered: str, following: str) -> t
         speech = dialect.convert_turn(
             _speech(dialect, int(following == CALLED), THOUGHT, SAID if following == SAID else "")
         )
-        header = (prober.show([_user(), speech], dialect.shows_tools, False) or "").partition(THOUGHT)[0]
+        header = (prober.render([_user(), speech], dialect.shows_tools, False) or "").partition(THOUGHT)[0]
         opening = header[max(header.rfind("<"), header.rfind("[")) :]
     closing = after.partition(following)[0]
     if following == SAID and dialect.writes_calls:  # only the part before both text and calls belongs to the thought
-        called = prober.turn(dialect.convert_turn(_speech(dialect, 1, THOUGHT)), dialect.shows_tools).partition(
+        called = prober.render_turn(dialect.convert_turn(_speech(dialect, 1, THOUGHT)), dialect.shows_tools).partition(
             THOUGHT
         )[2]
         shared = common_prefix(closing, called)
@@ -336,14 +338,14 @@ def _frame(prober: Prober, dialect: Dialect, rendered: str, following: str) -> t
 
 def _framed(prober: Prober, dialect: Dialect) -> Dialect:
     """Detect the tag before text, and whether a turn can have text and calls."""
-    before = prober.turn(_assistant(SAID), dialect.shows_tools).partition(SAID)[0]
+    before = prober.render_turn(_assistant(SAID), dialect.shows_tools).partition(SAID)[0]
     _, closed, sign = before.rpartition(dialect.thought_signs[1])
     sign = sign.strip() if closed else sign
     is_together = True
     if dialect.writes_calls:
         speech = _speech(dialect, 1, THOUGHT if dialect.thought_key else "", SAID)
-        turn = prober.turn(dialect.convert_turn(speech), dialect.shows_tools)
-        end = _FIRST_SIGN.match(prober.turn(_assistant(SAID), dialect.shows_tools).partition(SAID)[2])
+        turn = prober.render_turn(dialect.convert_turn(speech), dialect.shows_tools)
+        end = _FIRST_SIGN.match(prober.render_turn(_assistant(SAID), dialect.shows_tools).partition(SAID)[2])
         between = turn.partition(CALLED)[2].partition(SAID)[0] if turn.find(CALLED) < turn.find(SAID) else ""
         # text after a call that ends the turn is a second turn
         is_together = SAID in turn and CALLED in turn and not (end is not None and end[0].strip() in between)

@@ -38,7 +38,7 @@ class TokenBytes:
         replaced += [(str(step["replacement"]), " ") for step in steps if step.get("type") == "Metaspace"]
         self._replaced = [(old, new) for old, new in replaced if old]
 
-    def of(self, token: int, *, is_first: bool = False) -> bytes:
+    def decode_token(self, token: int, *, is_first: bool = False) -> bytes:
         """Return the bytes of a token; of a special token those of its name.
 
         Args:
@@ -62,9 +62,9 @@ class TokenBytes:
                 return piece.encode()
         return str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
 
-    def split(self, tokens: Sequence[int]) -> list[bytes]:
+    def split_tokens(self, tokens: Sequence[int]) -> list[bytes]:
         """Return the bytes of each token of an answer."""
-        return [self.of(token, is_first=place == 0) for place, token in enumerate(tokens)]
+        return [self.decode_token(token, is_first=place == 0) for place, token in enumerate(tokens)]
 
 
 def text_offsets(pieces: Sequence[bytes]) -> list[int]:

@@ -140,7 +140,9 @@ class _Finder:
             return False
         call = ToolCall(TOOL.name, json.dumps({"text": CALLED, "count": 3}))
         calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(2))
-        text = self.prober.turn(self.dialect.convert_turn(TurnParts("", "", "", calls)), self.dialect.shows_tools)
+        text = self.prober.render_turn(
+            self.dialect.convert_turn(TurnParts("", "", "", calls)), self.dialect.shows_tools
+        )
         rest = text.partition(CALLED)[2]
         return closing in rest.rpartition(CALLED)[0]
 
@@ -155,7 +157,7 @@ class _Finder:
             if count and not self.dialect.writes_calls:
                 continue
             calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(count))
-            text = self.prober.turn(
+            text = self.prober.render_turn(
                 self.dialect.convert_turn(TurnParts("", thought, content, calls)), self.dialect.shows_tools
             )
             last = max(text.rfind(mark) for mark in (SAID, CALLED))

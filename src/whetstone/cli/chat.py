@@ -75,7 +75,9 @@ def _conversation(
 ) -> whetstone.rollout.Conversation:
     environment = assembly.environment()
     settings = assembly.resolved.recipe.environment
-    limits = whetstone.rollout.Limits(settings.max_turns, assembly.policy.context_length, settings.timeout_seconds)
+    limits = whetstone.rollout.EpisodeLimits(
+        settings.max_turns, assembly.policy.context_length, settings.timeout_seconds
+    )
     sampling = assembly.policy_actor(engine, temperature=temperature).sampling
     return whetstone.rollout.Conversation(
         environment,

@@ -143,7 +143,9 @@ def _application(agents: Mapping[str, ExternalAgent], stored: StoredResponses) -
         if not is_streamed:
             return JSONResponse(response)
         stream = wire.stream(id, model, body, None)
-        return Response("".join((*stream.opened(1, 0), *stream.ended(answers))), media_type="text/event-stream")
+        return Response(
+            "".join((*stream.write_start(1, 0), *stream.write_end(answers))), media_type="text/event-stream"
+        )
 
     async def counted(request: Request) -> Response:
         raise RefusedError(

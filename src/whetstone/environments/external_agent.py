@@ -295,7 +295,7 @@ class ExternalAgent:
                 process = inside.process
                 stack.push_async_callback(_end, process)
                 stack.callback((await self._server.serve_socket(inside.door)).close)
-                inside.begin()
+                inside.release()
             else:
                 variables = {
                     **fixed_hash_variables(),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         make_plans as make_plans,
     )
     from whetstone.rollout.conversation import Conversation as Conversation
-    from whetstone.rollout.episode_inputs import Limits as Limits
+    from whetstone.rollout.episode_inputs import EpisodeLimits as EpisodeLimits
     from whetstone.rollout.method import Method as Method
     from whetstone.rollout.protocol import (
         Action as Action,

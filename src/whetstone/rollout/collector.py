@@ -32,7 +32,7 @@ from whetstone.failure_causes import StartupFailureMonitor, cause_of
 from whetstone.rewards import GroupReward, Reward, score_group, score_trajectory
 from whetstone.rollout.actors import PolicyActor
 from whetstone.rollout.deadlines import GroupClock, MeasuredDeadline
-from whetstone.rollout.episode_inputs import Fork, Limits
+from whetstone.rollout.episode_inputs import EpisodeLimits, Fork
 from whetstone.rollout.group_sampler import EpisodeRequest, GroupSampler
 from whetstone.rollout.method import Method
 from whetstone.rollout.optional_protocols import HasGroupSize
@@ -61,7 +61,7 @@ class Collector:
     actor: Actor
     chat: Chat
     reward: Reward
-    limits: Limits
+    limits: EpisodeLimits
     max_in_flight: int
     """Maximum number of concurrent episodes."""
     infrastructure_retries: int = 2

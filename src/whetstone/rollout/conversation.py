@@ -16,7 +16,7 @@ from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.environments import Environment
 from whetstone.errors import PromptTooLong
 from whetstone.inference import Engine, GenerateRequest, Sampling
-from whetstone.rollout.episode_inputs import Limits
+from whetstone.rollout.episode_inputs import EpisodeLimits
 from whetstone.seeding import derive_seed
 from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Task
@@ -34,8 +34,8 @@ class Conversation:
     """
 
     def __init__(
-        self, environment: Environment, engine: Engine, chat: Chat, *, task: Task, sampling: Sampling, limits: Limits,
-        seed: int,
+        self, environment: Environment, engine: Engine, chat: Chat, *, task: Task, sampling: Sampling,
+        limits: EpisodeLimits, seed: int,
     ) -> None:  # fmt: skip
         self._environment, self._engine, self._chat = environment, engine, chat
         self._task, self._sampling, self._limits, self._seed = task, sampling, limits, seed

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from whetstone.rollout.episode_inputs import Limits
+from whetstone.rollout.episode_inputs import EpisodeLimits
 
 _KEPT = 1000
 """Most recent durations that a deadline is derived from."""
@@ -93,7 +93,7 @@ class GroupClock:
         """Return whether no time is left for another attempt."""
         return self.timeout_seconds is not None and self.spent >= self.timeout_seconds
 
-    def bound(self, limits: Limits) -> Limits:
+    def bound(self, limits: EpisodeLimits) -> EpisodeLimits:
         """Return the limits of an episode that starts now."""
         if self.timeout_seconds is None:
             return limits

@@ -13,7 +13,7 @@ from whetstone.waiting import CLOSE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EpisodeLimits:
     """Limits of an episode."""
 
     max_turns: int

@@ -25,7 +25,7 @@ from whetstone.environments.protocol import Environment, Observation, SeatReques
 from whetstone.errors import EpisodeError, InfrastructureError, PromptTooLong
 from whetstone.rollout.context_builder import ContextBuilder
 from whetstone.rollout.deadline_blame import Stage, TurnTooLong, attribute_deadline
-from whetstone.rollout.episode_inputs import EpisodeHooks, Fork, Limits
+from whetstone.rollout.episode_inputs import EpisodeHooks, EpisodeLimits, Fork
 from whetstone.rollout.protocol import (
     NOTHING,
     Action,
@@ -67,7 +67,7 @@ async def run_episode(
     environment: Environment,
     actor: Actor,
     chat: Chat,
-    limits: Limits,
+    limits: EpisodeLimits,
     id: str,
     seed: int,
     record: EpisodeRecord | None = None,
@@ -119,7 +119,7 @@ class _Episode:
         environment: Environment,
         actor: Actor,
         chat: Chat,
-        limits: Limits,
+        limits: EpisodeLimits,
         id: str,
         seed: int,
         record: EpisodeRecord | None,

@@ -51,7 +51,7 @@ class ControlGroup:
             self._set(0, "memory.swap.max")
         self._set(processes, "pids.max")
 
-    def admit(self, process: int) -> None:
+    def add_process(self, process: int) -> None:
         """Add a process to the group; processes that it starts from then on belong to the group."""
         for folder in self._folders:
             (folder / "cgroup.procs").write_text(str(process))

@@ -39,7 +39,7 @@ _MAX_DEPTH = 64
 _FOLDERS = "whetstone-session"
 _START = (
     "import os, sys; sys.path[:0] = sys.argv.pop(1).split(os.pathsep); sys.argv[0] = 'zygote'; "
-    "from whetstone.sandbox.guest.zygote import main; main()"
+    "from whetstone.sandbox.guest.zygote import run_fork_server; run_fork_server()"
 )
 
 _PROBE = (

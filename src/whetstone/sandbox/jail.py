@@ -51,7 +51,7 @@ class Jail:
         self.control.setblocking(False)
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
-    async def begin(self, started: Callable[[socket.socket], Awaitable[None]]) -> bool:
+    async def start(self, started: Callable[[socket.socket], Awaitable[None]]) -> bool:
         """Start the first process; return whether it responded.
 
         Args:
@@ -114,7 +114,7 @@ class Jail:
             await asyncio.sleep(_POLL_SECONDS)
         return False
 
-    def clear(self) -> None:
+    def request_cleanup(self) -> None:
         """Request that all processes are ended and all folders emptied.
 
         The next session waits for that.
@@ -138,7 +138,7 @@ class Jail:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.process, signal.SIGKILL)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Close the jail; `remove` deletes its remains when its processes have ended."""
         self._guest_end.close()
         self.control.close()  # its first process ends when the socket is closed

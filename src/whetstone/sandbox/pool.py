@@ -131,12 +131,12 @@ class Sandbox:
         for attempt in (1, 2, 3):  # a server that has just died may still have accepted a request
             jail = Jail(limits, folder=self._folder())
             try:
-                if await jail.begin(functools.partial(self._start_jail, jail)):
+                if await jail.start(functools.partial(self._start_jail, jail)):
                     if self.isolation in (Isolation.NAMESPACES, Isolation.LANDLOCK) and list_parent_groups():
                         jail.group = ControlGroup(
                             next(_numbers), memory=limits.total_bytes, processes=limits.kernel_limits.processes
                         )
-                        jail.group.admit(jail.process)  # it has no children yet
+                        jail.group.add_process(jail.process)  # it has no children yet
                     return jail
             except OSError as error:
                 self._discard(jail)
@@ -175,7 +175,7 @@ class Sandbox:
         self.sessions.discard(session)
         if clean and self._reuses_jails and self.server.is_running and sum(map(len, self._idle.values())) < _MAX_IDLE:
             try:
-                jail.clear()
+                jail.request_cleanup()
                 self._idle[jail.limits].append(jail)
                 return
             except InfrastructureError:
@@ -184,7 +184,7 @@ class Sandbox:
         self._remove_leftovers()
 
     def _discard(self, jail: Jail) -> None:
-        jail.end()
+        jail.close()
         self._leftovers.append(jail.remove)
 
     def _remove_leftovers(self) -> int:

@@ -38,7 +38,10 @@ HOME = "/home/agent"
 PORT = 8000
 _FIRST_USER, _USERS = 60000, 5000
 _START_SECONDS = 60.0
-_START = "import sys; sys.path.insert(0, '/sandbox'); from whetstone.sandbox.guest.run_with_relay import main; main()"
+_START = (
+    "import sys; sys.path.insert(0, '/sandbox'); "
+    "from whetstone.sandbox.guest.run_with_relay import run_program; run_program()"
+)
 _user_numbers = itertools.count(secrets.randbelow(_USERS))
 
 
@@ -51,9 +54,9 @@ class SandboxedProcess:
     door: socket.socket
     """Socket that listens on `PORT` of the program's loopback interface, for a server of the host."""
     host: socket.socket
-    """Socket at which the program waits for `begin`."""
+    """Socket at which the program waits for `release`."""
 
-    def begin(self) -> None:
+    def release(self) -> None:
         """Let the program run; a server must accept connections from `door`."""
         send_packet(self.host, {"begin": True})
         self.host.close()
@@ -67,7 +70,7 @@ async def start(
     limits: Limits,
     also_readable: Sequence[str] = (),
 ) -> SandboxedProcess:
-    """Start a program that waits for `begin`, with its output in pipes.
+    """Start a program that waits for `release`, with its output in pipes.
 
     Args:
         argv: Command, resolved by the PATH of the sandbox: that of this Python and of the system.

@@ -145,7 +145,7 @@ class Session:
         """Run a shell command; files and the current folder are kept if the session is persistent."""
         return await self._call("shell", wall_seconds, command=command)
 
-    async def folder(self, function: str, **arguments: str | int) -> Outcome:
+    async def call_file_tool(self, function: str, **arguments: str | int) -> Outcome:
         """Call a function of `guest/files.py` in the guest and return its result."""
         return await self._call("folder", None, function=function, arguments=arguments)
 
@@ -169,12 +169,12 @@ class Session:
             await self._prepare()
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Return whether the session has a jail."""
         return self._jail is not None
 
     @property
-    def process(self) -> int:
+    def process_id(self) -> int:
         """Return the process id of its first process on this machine; 0 if there is none."""
         return self._jail.process if self._jail is not None else 0
 
@@ -332,7 +332,7 @@ class Session:
         if not self.persistent:
             self._pending_report = "ended"
             try:
-                self._jail.clear()
+                self._jail.request_cleanup()
             except InfrastructureError:
                 raise _JailLost("is gone") from None
         elif self._channel is not None:  # otherwise everything was ended with the interpreter

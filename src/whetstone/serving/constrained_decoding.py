@@ -140,7 +140,7 @@ class Schemas:
         others = [stop for stop in self._stops if stop != grammar.stop_id]
         if not self._pieces:
             token_bytes = TokenBytes(self._tokenizer)
-            self._pieces = [token_bytes.of(token) for token in range(len(self._tokenizer))]
+            self._pieces = [token_bytes.decode_token(token) for token in range(len(self._tokenizer))]
         excluded = ExcludedTexts(self._pieces, grammar.excluded, grammar.token_ids, self._completions)
         return GrammarConstraint(matcher, [grammar.stop_id], others, excluded)
 

@@ -101,10 +101,10 @@ class EventStream:
         lines: list[str] = []
         if not self._opened:
             self._opened = True
-            lines += self._stream.opened(self._count, self._prompt_tokens)
+            lines += self._stream.write_start(self._count, self._prompt_tokens)
         pieces, self._pieces = self._pieces, []
         for number, text in pieces:
-            lines += self._stream.more(number, text)
+            lines += self._stream.write_text(number, text)
         return lines
 
     def _final_events(self) -> list[str]:
@@ -113,9 +113,9 @@ class EventStream:
         except asyncio.CancelledError:  # the client disconnected
             return []
         except RefusedError as error:  # the status is sent already
-            return [self._stream.failed(error)]
+            return [self._stream.write_error(error)]
         self._on_complete(answers)
-        return list(self._stream.ended(answers))
+        return list(self._stream.write_end(answers))
 
     def _show(self, number: int, text: str) -> None:
         self._pieces.append((number, text))

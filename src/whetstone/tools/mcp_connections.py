@@ -34,7 +34,7 @@ class ServerEndedError(InfrastructureError):
     """A server ended during its start or during a call; the call may have caused it."""
 
 
-class Connection:
+class McpConnection:
     """An MCP client in a dedicated asyncio task.
 
     Args:
@@ -52,11 +52,11 @@ class Connection:
         self._life = asyncio.create_task(self._lived(server, turn, seconds))
 
     @property
-    def over(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the connection is closed."""
         return self._life.done()
 
-    async def listed(self) -> list[Any]:
+    async def list_tools(self) -> list[Any]:
         """Return all tools, fetched page by page and only once.
 
         Raises:
@@ -67,7 +67,7 @@ class Connection:
             self._tools = asyncio.create_task(self._list(client))
         return await asyncio.shield(self._tools)
 
-    async def called(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Return the server's answer to a call.
 
         Raises:
@@ -79,7 +79,7 @@ class Connection:
         client = await asyncio.shield(self._client)
         return await self._request(client.call_tool(name, dict(arguments)))
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         """Close the connection and wait until it is closed."""
         self._over.set()
         if not self._client.done():
@@ -129,7 +129,7 @@ class Connection:
                 return tools
 
     async def _request(self, question: Any) -> Any:
-        if self.over:
+        if self.is_closed:
             question.close()
             raise InfrastructureError("MCP: the connection is closed")
         http = self.server if isinstance(self.server, HttpTransport) else None
@@ -144,11 +144,11 @@ class Connection:
             cause = root_exception(error)
         finally:
             asking.cancel()
-        ended = self.over or (
+        ended = self.is_closed or (
             isinstance(cause, load_sdk().MCPError) and cause.code == load_sdk().types.CONNECTION_CLOSED
         )
         if http is not None and (http.lost or (ended and http.requests == sent)):
-            await self.end()
+            await self.close()
             raise InfrastructureError(f"MCP: the session is lost: {http.lost or 'the server closed it'}")
         if isinstance(cause, load_sdk().MCPError):
             if cause.code == UNAVAILABLE:
@@ -189,38 +189,38 @@ class Connections:
         self._had: dict[str, int] = {}
         self._open: dict[str, int] = {}
         self._peak: dict[str, int] = {}
-        self._shared: dict[str, Connection] = {}
-        self._ahead: dict[str, list[Connection]] = {}
-        self._learning: dict[str, asyncio.Lock] = {}
+        self._shared: dict[str, McpConnection] = {}
+        self._ahead: dict[str, list[McpConnection]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
         self._turn = asyncio.Semaphore(os.cpu_count() or 1)
 
-    def learning(self, key: str) -> asyncio.Lock:
+    def get_lock(self, key: str) -> asyncio.Lock:
         """Return the lock of the episode that is the first to start or list a server."""
-        return self._learning.setdefault(key, asyncio.Lock())
+        return self._locks.setdefault(key, asyncio.Lock())
 
-    def shared(self, key: str, start: Start) -> Connection:
+    def get_shared(self, key: str, start: Start) -> McpConnection:
         """Return the shared connection; start it again if it is closed."""
-        if key not in self._shared or self._shared[key].over:
+        if key not in self._shared or self._shared[key].is_closed:
             self._shared[key] = self._start(start)
         return self._shared[key]
 
-    def share(self, key: str, connection: Connection) -> None:
+    def set_shared(self, key: str, connection: McpConnection) -> None:
         """Share this connection among all episodes from now on."""
         self._shared[key] = connection
 
-    def own(self, key: str, start: Start) -> Connection:
+    def take_own(self, key: str, start: Start) -> McpConnection:
         """Return a connection for one episode, prewarmed if available."""
         self._had[key] = self._had.get(key, 0) + 1
         self._open[key] = self._open.get(key, 0) + 1
         self._peak[key] = max(self._peak.get(key, 0), self._open[key])
         while self._ahead.get(key):
             ready = self._ahead[key].pop()
-            if not ready.over:
+            if not ready.is_closed:
                 self.found_ready += 1
                 return ready
         return self._start(start)
 
-    def left(self, key: str) -> None:
+    def release_own(self, key: str) -> None:
         """Record that an episode no longer uses its own connection."""
         self._open[key] -= 1
 
@@ -231,15 +231,15 @@ class Connections:
         """
         if self._had.get(key, 0) <= self._peak.get(key, 0):
             return
-        waiting = [one for one in self._ahead.get(key, ()) if not one.over]
+        waiting = [one for one in self._ahead.get(key, ()) if not one.is_closed]
         self._ahead[key] = waiting if len(waiting) >= most else [self._start(start), *waiting]
 
-    def _start(self, start: Start) -> Connection:
+    def _start(self, start: Start) -> McpConnection:
         self.started += 1
         return start(self._turn)
 
 
-Start = Callable[[asyncio.Semaphore], Connection]
+Start = Callable[[asyncio.Semaphore], McpConnection]
 _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Connections] = weakref.WeakKeyDictionary()
 
 

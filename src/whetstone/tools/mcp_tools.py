@@ -20,7 +20,7 @@ from whetstone.errors import InfrastructureError, RecipeError, ToolError
 from whetstone.optional_dependencies import get_package_version
 from whetstone.tools.backend_failures import BackendError
 from whetstone.tools.json_schema_tools import tool_from_schema
-from whetstone.tools.mcp_connections import Connection, Connections, ServerEndedError, get_connections, is_read_only
+from whetstone.tools.mcp_connections import Connections, McpConnection, ServerEndedError, get_connections, is_read_only
 from whetstone.tools.mcp_sdk import load_sdk
 from whetstone.tools.mcp_transports import HttpTransport, ProcessTransport
 from whetstone.tools.protocol import Episode, Result
@@ -83,7 +83,7 @@ class Mcp:
         self.timeout_seconds = timeout_seconds
         self._key = json.dumps([command and list(command), url, self.environment])
         self._asks = json.dumps([self._key, include and list(include)])
-        self._connected: Connection | None = None
+        self._connected: McpConnection | None = None
         self._own = False
         self._tools: list[Tool] = []
         self._reconnecting = asyncio.Lock()
@@ -113,7 +113,7 @@ class Mcp:
         pool = get_connections()
         if self.url is not None:
             return await self._choose_connection(pool)
-        async with pool.learning(self._key):
+        async with pool.get_lock(self._key):
             if self._key not in pool.answered:
                 return await self._try_to_start(pool)
         return await self._choose_connection(pool)
@@ -131,23 +131,23 @@ class Mcp:
     async def _choose_connection(self, pool: Connections) -> list[Any]:
         if self.connection != "auto":
             return await self._list_own(pool, own=self.connection == "episode")
-        async with pool.learning(self._asks):
+        async with pool.get_lock(self._asks):
             if self._asks not in pool.reads_only:
                 listed = await self._list_own(pool, own=True)
                 assert self._connected is not None
                 pool.reads_only[self._asks] = all(map(is_read_only, self._select(listed)))
                 if pool.reads_only[self._asks]:
-                    pool.share(self._key, self._connected)
-                    pool.left(self._key)
+                    pool.set_shared(self._key, self._connected)
+                    pool.release_own(self._key)
                     self._own = False
                 return listed
         return await self._list_own(pool, own=not pool.reads_only[self._asks])
 
     async def _list_own(self, pool: Connections, *, own: bool) -> list[Any]:
-        get = pool.own if own else pool.shared
+        get = pool.take_own if own else pool.get_shared
         self._connected, self._own = get(self._key, self._start), own
         try:
-            listed = await self._connected.listed()
+            listed = await self._connected.list_tools()
         except (BackendError, InfrastructureError, ToolError) as error:
             kind = ServerEndedError if isinstance(error, ServerEndedError) else InfrastructureError
             raise kind(f"{self._label()}: {error}") from None
@@ -159,13 +159,13 @@ class Mcp:
         """Close the connection if it belongs to the episode, and start a server for the next episode."""
         connected, self._connected, self._tools = self._connected, None, []
         if connected is not None and self._own:
-            await connected.end()
-            get_connections().left(self._key)
+            await connected.close()
+            get_connections().release_own(self._key)
             if self.prewarm and self.command is not None and self._key in get_connections().answered:
                 get_connections().start_ahead(self._key, self._start, self.prewarm)
 
-    def _start(self, turn: asyncio.Semaphore) -> Connection:
-        return Connection(self._server(), turn=turn, seconds=self.timeout_seconds)
+    def _start(self, turn: asyncio.Semaphore) -> McpConnection:
+        return McpConnection(self._server(), turn=turn, seconds=self.timeout_seconds)
 
     def _select(self, listed: Sequence[Any]) -> list[Any]:
         return [tool for tool in listed if self.include is None or tool.name in self.include]
@@ -197,13 +197,13 @@ class Mcp:
         connected = self._connected
         assert connected is not None
         try:
-            return convert_mcp_result(await connected.called(name, arguments))
+            return convert_mcp_result(await connected.call_tool(name, arguments))
         except ServerEndedError as error:
             async with self._reconnecting:
                 if self._connected is connected:
-                    await connected.end()
+                    await connected.close()
                     if self._own:
-                        get_connections().left(self._key)
+                        get_connections().release_own(self._key)
                     await self._reconnect()
             raise error from None
 
@@ -219,7 +219,7 @@ class Mcp:
         async def answer(arguments: dict[str, Any]) -> Result:
             if self._connected is None:
                 raise InfrastructureError(f"{self._label()} was called before `open`")
-            if self._connected.over and not self._own:  # another episode found that the session is lost
+            if self._connected.is_closed and not self._own:  # another episode found that the session is lost
                 await self._reconnect()
             try:
                 return await self._ask(listed.name, arguments)

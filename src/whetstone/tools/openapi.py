@@ -40,7 +40,7 @@ _PARAMETERS = ("path", "query", "header", "cookie")
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ApiOperation:
     """An operation, and where each argument is sent."""
 
     spec: ToolSpec
@@ -101,7 +101,7 @@ class OpenApi:
         """Return one tool per operation."""
         return [self._tool(operation) for operation in self.operations.values()]
 
-    def _tool(self, operation: Operation) -> Tool:
+    def _tool(self, operation: ApiOperation) -> Tool:
         async def answer(arguments: dict[str, Any]) -> Result:
             return await self._request(operation, arguments)
 
@@ -120,7 +120,7 @@ class OpenApi:
 
         return functools.partial(classify_failure, failure, ask_plainly)
 
-    async def _request(self, operation: Operation, arguments: dict[str, Any]) -> Result:
+    async def _request(self, operation: ApiOperation, arguments: dict[str, Any]) -> Result:
         path, query, headers, cookies = operation.path, {}, dict(self.headers), []
         body: dict[str, Any] = {}
         whole_body: Any = None
@@ -174,7 +174,7 @@ class OpenApi:
         return Result((Text(text),))
 
 
-def list_operations(document: Mapping[str, Any]) -> list[Operation]:
+def list_operations(document: Mapping[str, Any]) -> list[ApiOperation]:
     """Return all operations, named by `operationId`, or by method and path."""
     operations = []
     for path, item in _mapping(document.get("paths") or {}).items():
@@ -202,7 +202,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _operation(references: _References, path: str, method: str, item: Mapping[str, Any]) -> Operation:
+def _operation(references: _References, path: str, method: str, item: Mapping[str, Any]) -> ApiOperation:
     declared = item[method]
     tool = declared.get("operationId") or f"{method}_{path}"
     tool = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9_-]+", "_", tool)).strip("_")[:64]
@@ -240,7 +240,7 @@ def _operation(references: _References, path: str, method: str, item: Mapping[st
             declare("body", "whole", schema, is_required=bool(body.get("required")))
     parameters = {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}
     description = "\n".join(filter(None, (declared.get("summary"), declared.get("description"))))
-    return Operation(ToolSpec(tool, description, parameters), method.upper(), path, places, media, names)
+    return ApiOperation(ToolSpec(tool, description, parameters), method.upper(), path, places, media, names)
 
 
 def _media(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
@@ -275,7 +275,7 @@ def _is_file(schema: Mapping[str, Any]) -> bool:
     return schema.get("format") in ("binary", "byte") or "contentMediaType" in schema or "contentEncoding" in schema
 
 
-def _format_body(operation: Operation, whole_body: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+def _format_body(operation: ApiOperation, whole_body: Any, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body as keyword arguments of the HTTP client."""
     if whole_body is None and not body:
         return {}

@@ -199,7 +199,7 @@ class Files(_InSandbox):
             first: The first line shown.
             last: The last line shown; -1 for the end.
         """
-        return await self._done("view", path=path, first=first, last=last)
+        return await self._done("view_path", path=path, first=first, last=last)
 
     async def create(self, path: str, text: str) -> str:
         """Write a file, in place of any that is there.
@@ -208,7 +208,7 @@ class Files(_InSandbox):
             path: The file; folders on the way are made.
             text: All of what is in it.
         """
-        return await self._done("create", path=path, text=text)
+        return await self._done("create_file", path=path, text=text)
 
     async def str_replace(self, path: str, old: str, new: str) -> str:
         """Replace a text that is in a file exactly once, and show what is around it then.
@@ -230,7 +230,7 @@ class Files(_InSandbox):
         return await self._done("grep", pattern=pattern, path=path)
 
     async def _done(self, function: str, **arguments: str | int) -> str:
-        outcome = await self._required_session.folder(function, **arguments)
+        outcome = await self._required_session.call_file_tool(function, **arguments)
         if outcome.ending is not Ending.OK or outcome.value is None:
             raise ToolError(outcome.error or "no answer")
         return outcome.value

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from whetstone.errors import DatabaseError, InfrastructureError, RecipeError, TaskError, ToolError
 from whetstone.optional_dependencies import install_command
-from whetstone.tools.database import Database, DatabaseProcess, Origin, PostgreSQL
+from whetstone.tools.database import Database, DatabaseOrigin, DatabaseProcess, PostgreSQL
 from whetstone.tools.protocol import Episode
 
 _MOST_CELL_CHARACTERS = 200
@@ -80,10 +80,10 @@ class Sql:
             return
         if self.url != "task":
             kind: Literal["sqlite", "duckdb"] = "duckdb" if self.url.endswith(".duckdb") else "sqlite"
-            origin = Origin(kind, path=self.url, read_only=self.read_only)
+            origin = DatabaseOrigin(kind, path=self.url, read_only=self.read_only)
         elif "database" in episode.task.private:
             statements = str(episode.task.private["database"])
-            origin = Origin("sqlite", statements=statements, read_only=self.read_only)
+            origin = DatabaseOrigin("sqlite", statements=statements, read_only=self.read_only)
         else:
             raise TaskError(f"task {episode.task.id}: has no private `database` with SQL statements that create it")
         process = DatabaseProcess(origin, memory_mb=self.memory_mb)
@@ -111,7 +111,7 @@ class Sql:
             query.encode()
         except UnicodeEncodeError:
             raise ToolError("the query holds half a letter, which no text can") from None
-        result = await self._require_database().rows(query, most=self.max_rows + 1, seconds=self.timeout_seconds)
+        result = await self._require_database().fetch_rows(query, most=self.max_rows + 1, seconds=self.timeout_seconds)
         if not result.columns:
             return "done"
         return as_table(result.columns, result.rows[: self.max_rows], more=len(result.rows) > self.max_rows)
@@ -122,7 +122,7 @@ class Sql:
         Args:
             table: Its name; empty for all.
         """
-        tables = await self._require_database().tables(seconds=self.timeout_seconds)
+        tables = await self._require_database().list_tables(seconds=self.timeout_seconds)
         if not table:
             return "\n".join(f"{name}({columns})" for name, (_, columns) in tables.items()) or "there are no tables"
         if table not in tables:

@@ -19,8 +19,8 @@ from support.tool_episodes import played
 from whetstone.chat import ToolCall
 from whetstone.errors import TaskError, ToolError
 from whetstone.tools import Sql, Toolset
-from whetstone.tools.database import DatabaseProcess, Origin, database_server, process
-from whetstone.tools.database.database_server import ResultTooLargeError, Worker, get_fork_server
+from whetstone.tools.database import DatabaseOrigin, DatabaseProcess, database_server, process
+from whetstone.tools.database.database_server import DatabaseWorker, ResultTooLargeError, get_fork_server
 from whetstone.trajectory import Task
 
 HERE = Path(__file__).parents[3] / "src" / "whetstone" / "tools" / "database"
@@ -281,15 +281,15 @@ def test_killed_process_is_replaced(kind, database):
 
 def test_corrupt_copy_is_recreated_and_that_is_reported(tmp_path):
     async def episode():
-        origin = Origin("sqlite", statements=MADE, read_only=False)
+        origin = DatabaseOrigin("sqlite", statements=MADE, read_only=False)
         process = DatabaseProcess(origin)
         await process.open()
         try:
             overwritten(process._own_file)
             process._worker.kill()
             with pytest.raises(ToolError, match="what was changed is lost"):
-                await process.rows(COUNT, most=1, seconds=5)
-            return (await process.rows(COUNT, most=1, seconds=5)).rows
+                await process.fetch_rows(COUNT, most=1, seconds=5)
+            return (await process.fetch_rows(COUNT, most=1, seconds=5)).rows
         finally:
             await process.close()
 
@@ -412,11 +412,11 @@ def test_messages_of_a_process_are_bounded_text(reply, error):
         host_end, guest_end = socket.socketpair()
         guest_end.sendall(reply)
         guest_end.shutdown(socket.SHUT_WR)
-        worker = Worker(IdleServer(), 0, host_end)
+        worker = DatabaseWorker(IdleServer(), 0, host_end)
         try:
             with pytest.raises(error):
-                await worker.ask({"do": "rows"}, most_bytes=1000)
-            assert not worker.alive
+                await worker.send_request({"do": "rows"}, most_bytes=1000)
+            assert not worker.is_alive
         finally:
             host_end.close()
             guest_end.close()
@@ -444,14 +444,14 @@ def test_reply_that_is_no_table_is_rejected(received, monkeypatch):
         return [dict(one) for one in received]
 
     async def episode():
-        process = DatabaseProcess(Origin("sqlite", statements=MADE))
+        process = DatabaseProcess(DatabaseOrigin("sqlite", statements=MADE))
         await process.open()
         try:
             with monkeypatch.context() as patch:
-                patch.setattr(database_server.Worker, "ask", respond)
+                patch.setattr(database_server.DatabaseWorker, "send_request", respond)
                 with pytest.raises(ToolError):
-                    await process.rows("SELECT 1", most=5, seconds=5)
-            return (await process.rows("SELECT 1 AS a", most=5, seconds=5)).rows
+                    await process.fetch_rows("SELECT 1", most=5, seconds=5)
+            return (await process.fetch_rows("SELECT 1 AS a", most=5, seconds=5)).rows
         finally:
             await process.close()
 
@@ -481,11 +481,11 @@ def test_values_are_complete_without_a_cell_limit():
     query = "SELECT 1, -9223372036854775808, 1.5, 9e999, NULL, 'ä|\n', x'00ff'"
 
     async def episode():
-        process = DatabaseProcess(Origin("sqlite", statements=MADE))
+        process = DatabaseProcess(DatabaseOrigin("sqlite", statements=MADE))
         await process.open()
         try:
-            full = await process.rows(query, most=5, seconds=5, cell_characters=0)
-            shortened = await process.rows("SELECT x'00ff', 'abcdef'", most=5, seconds=5, cell_characters=3)
+            full = await process.fetch_rows(query, most=5, seconds=5, cell_characters=0)
+            shortened = await process.fetch_rows("SELECT x'00ff', 'abcdef'", most=5, seconds=5, cell_characters=3)
             return full.rows, shortened.rows
         finally:
             await process.close()

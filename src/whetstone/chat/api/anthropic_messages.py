@@ -272,12 +272,12 @@ class MessageStream:
         self._shown: str | None = None
         """Text of the current block; None if there is none."""
 
-    def opened(self, count: int, prompt_tokens: int) -> Iterator[str]:
+    def write_start(self, count: int, prompt_tokens: int) -> Iterator[str]:
         """Yield the empty message."""
         head = {**_head(self._id, self._model), "stop_reason": None, "stop_sequence": None}
         yield _event("message_start", message={**head, "usage": _usage(prompt_tokens, 0)})
 
-    def more(self, number: int, text: str) -> Iterator[str]:
+    def write_text(self, number: int, text: str) -> Iterator[str]:
         """Yield further text."""
         if self._shown is None:
             self._shown = ""
@@ -285,7 +285,7 @@ class MessageStream:
         self._shown += text
         yield self._delta({"type": "text_delta", "text": text})
 
-    def ended(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
+    def write_end(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
         """Yield the remaining text, each call, and the stop reason."""
         (answer,) = answers
         blocks = list(_blocks(answer, self._thinking))
@@ -302,7 +302,7 @@ class MessageStream:
         yield _event("message_delta", delta=delta, usage=_usage(answer.prompt_tokens, len(answer.ids)))
         yield _event("message_stop")
 
-    def failed(self, error: RefusedError) -> str:
+    def write_error(self, error: RefusedError) -> str:
         """Return the event of an error."""
         return format_event(write_anthropic_error(error), "error")
 

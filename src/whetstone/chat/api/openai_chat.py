@@ -212,9 +212,9 @@ def list_logprobs(answer: CompletionResponse, tokenizer: Any) -> list[dict[str, 
     The concatenated bytes of all tokens are those of the text. `token` contains U+FFFD for a part of a character.
     """
     vocabulary, entries = TokenBytes(tokenizer), []
-    for place, piece in enumerate(vocabulary.split(answer.ids)):
+    for place, piece in enumerate(vocabulary.split_tokens(answer.ids)):
         tops = answer.tops[place].items() if answer.tops else ()
-        likeliest = [_named(vocabulary.of(token, is_first=place == 0), logprob) for token, logprob in tops]
+        likeliest = [_named(vocabulary.decode_token(token, is_first=place == 0), logprob) for token, logprob in tops]
         entries.append({**_named(piece, answer.logprobs[place]), "top_logprobs": likeliest})
     return entries
 
@@ -237,18 +237,18 @@ class ChatStream:
         self._logprobs, self._tokenizer = bool(body.get("logprobs")), tokenizer
         self._shown: dict[int, str] = {}
 
-    def opened(self, count: int, prompt_tokens: int) -> Iterator[str]:
+    def write_start(self, count: int, prompt_tokens: int) -> Iterator[str]:
         """Yield the roles of all choices."""
         for number in range(count):
             self._shown[number] = ""
             yield self._event(number, {"role": "assistant", "content": ""})
 
-    def more(self, number: int, text: str) -> Iterator[str]:
+    def write_text(self, number: int, text: str) -> Iterator[str]:
         """Yield further text of a choice."""
         self._shown[number] += text
         yield self._event(number, {"content": text})
 
-    def ended(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
+    def write_end(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
         """Yield the remaining text and finish reason of each choice, and the usage."""
         for number, answer in enumerate(answers):
             text, streamed = answer.message.text, self._shown[number]
@@ -267,7 +267,7 @@ class ChatStream:
             yield format_event({**self._head, "choices": [], "usage": count_usage(answers)})
         yield "data: [DONE]\n\n"
 
-    def failed(self, error: RefusedError) -> str:
+    def write_error(self, error: RefusedError) -> str:
         """Return the event of an error."""
         return format_event(write_error(error))
 

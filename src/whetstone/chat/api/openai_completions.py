@@ -93,7 +93,7 @@ def _logprobs(answer: CompletionResponse, tokenizer: Any, body: Mapping[str, Any
     if body.get("logprobs") is None:
         return None
     vocabulary = TokenBytes(tokenizer)
-    pieces = vocabulary.split(answer.ids)
+    pieces = vocabulary.split_tokens(answer.ids)
     tops = [_named_tops(vocabulary, each, is_first=place == 0) for place, each in enumerate(answer.tops)]
     return {
         "tokens": [_named(piece) for piece in pieces],
@@ -115,7 +115,7 @@ def _named_tops(vocabulary: TokenBytes, tops: Mapping[int, float], *, is_first: 
     """Return the log-probs of tokens by text; a second token of the same text is `token_id:17`."""
     named: dict[str, float] = {}
     for token, logprob in tops.items():
-        text = _named(vocabulary.of(token, is_first=is_first))
+        text = _named(vocabulary.decode_token(token, is_first=is_first))
         named[f"token_id:{token}" if text in named else text] = json_number(logprob)
     return named
 
@@ -129,17 +129,17 @@ class TextStream:
         self._head, self._body, self._tokenizer = _head(id, model), body, tokenizer
         self._shown: dict[int, str] = {}
 
-    def opened(self, count: int, prompt_tokens: int) -> Iterator[str]:
+    def write_start(self, count: int, prompt_tokens: int) -> Iterator[str]:
         """Yield nothing before there is text."""
         self._shown = dict.fromkeys(range(count), "")
         return iter(())
 
-    def more(self, number: int, text: str) -> Iterator[str]:
+    def write_text(self, number: int, text: str) -> Iterator[str]:
         """Yield further text of a choice."""
         self._shown[number] += text
         yield self._event(_choice(number, text, None))
 
-    def ended(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
+    def write_end(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
         """Yield the remaining text and finish reason of each choice, and the usage."""
         for number, answer in enumerate(answers):
             text, streamed = answer.message.text, self._shown[number]
@@ -149,7 +149,7 @@ class TextStream:
             yield format_event({**self._head, "choices": [], "usage": count_usage(answers)})
         yield "data: [DONE]\n\n"
 
-    def failed(self, error: RefusedError) -> str:
+    def write_error(self, error: RefusedError) -> str:
         """Return the event of an error."""
         return format_event(write_error(error))
 

@@ -288,19 +288,19 @@ class ResponseStream:
         self._shown: str | None = None
         """Text of the message so far; None if there is no message yet."""
 
-    def opened(self, count: int, prompt_tokens: int) -> Iterator[str]:
+    def write_start(self, count: int, prompt_tokens: int) -> Iterator[str]:
         """Yield the empty response."""
         head = _head(self._id, self._model, self._body)
         yield self._event("response.created", response=head)
         yield self._event("response.in_progress", response=head)
 
-    def more(self, number: int, text: str) -> Iterator[str]:
+    def write_text(self, number: int, text: str) -> Iterator[str]:
         """Yield further text of the message, the first item: a thought is only shown before any text."""
         if self._shown is None:
             yield from self._start_item(0)
         yield self._delta(0, text)
 
-    def ended(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
+    def write_end(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
         """Yield the remaining text, each call, and the complete response."""
         complete = format_response(self._id, self._model, answers, self._body, self._tokenizer)
         items = complete["output"]
@@ -311,7 +311,7 @@ class ResponseStream:
         name = "response.incomplete" if complete["status"] == "incomplete" else "response.completed"
         yield self._event(name, response=complete)
 
-    def failed(self, error: RefusedError) -> str:
+    def write_error(self, error: RefusedError) -> str:
         """Return the event of a failed response."""
         body = {**_head(self._id, self._model, self._body), "status": "failed"}
         body["error"] = {"code": "server_error", "message": str(error)}

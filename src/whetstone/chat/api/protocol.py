@@ -12,19 +12,19 @@ from whetstone.chat.api.requests import CompletionRequest, CompletionResponse, R
 class Stream(Protocol):
     """Server-sent events of one request, each with the blank line that ends it."""
 
-    def opened(self, count: int, prompt_tokens: int) -> Iterator[str]:
+    def write_start(self, count: int, prompt_tokens: int) -> Iterator[str]:
         """Yield the events at the start of `count` answers to a prompt of `prompt_tokens` tokens."""
         ...
 
-    def more(self, number: int, text: str) -> Iterator[str]:
+    def write_text(self, number: int, text: str) -> Iterator[str]:
         """Yield the events of further text of an answer, counted from 0."""
         ...
 
-    def ended(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
+    def write_end(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
         """Yield the events of the remaining text, the finish reason and the usage of each answer."""
         ...
 
-    def failed(self, error: RefusedError) -> str:
+    def write_error(self, error: RefusedError) -> str:
         """Return the event of an error after the status was sent."""
         ...
 

@@ -34,7 +34,7 @@ class FolderCheck(WorkspaceVerdict):
         """
         session, task = self.session_and_task
         expected: Mapping[str, str] = task.private["expected"]
-        listing = await session.folder("listing", path=".")
+        listing = await session.call_file_tool("list_entries", path=".")
         entries = _read(listing.value) if listing.ending is Ending.OK else None
         if entries is None:
             return {"success": False, "score": 0.0, "right_files": 0, "strange_files": 0}

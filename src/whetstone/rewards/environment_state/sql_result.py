@@ -19,7 +19,7 @@ from typing import Any
 
 from whetstone.errors import DatabaseError, ToolError
 from whetstone.rewards.answers.final_answer import final_answer
-from whetstone.tools.database import DatabaseProcess, Origin
+from whetstone.tools.database import DatabaseOrigin, DatabaseProcess
 from whetstone.trajectory import Score, Task, Trajectory
 
 _FENCED = re.compile(r"```(?:sql)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -46,7 +46,7 @@ async def sql_result(
     """
     query = _find_query(trajectory, tool)
     database, wanted = Path(str(task.private["database"])), str(task.private["query"])
-    process = DatabaseProcess(Origin("sqlite", path=_existing_path(database)))
+    process = DatabaseProcess(DatabaseOrigin("sqlite", path=_existing_path(database)))
     try:
         await process.open()
         gold, failure = await _rows(process, wanted, seconds, max_rows)
@@ -113,7 +113,7 @@ async def _rows(
 ) -> tuple[list[Sequence[Any]] | None, str]:
     """Run a query; return (rows or None, reason of the failure)."""
     try:
-        result = await database.rows(query, most=most + 1, seconds=seconds, cell_characters=0)
+        result = await database.fetch_rows(query, most=most + 1, seconds=seconds, cell_characters=0)
     except ToolError as error:
         return None, str(error)
     if not result.columns:

@@ -17,7 +17,7 @@ class FolderError(Exception):
     """A file operation failed; a model reads the text."""
 
 
-def view(path: str, first: int, last: int) -> str:
+def view_path(path: str, first: int, last: int) -> str:
     """Return lines of a file with their numbers, or the entries of a folder.
 
     The lines are `first` to `last`; -1 is the end.
@@ -31,7 +31,7 @@ def view(path: str, first: int, last: int) -> str:
     return "\n".join(f"{number:6}\t{lines[number - 1]}" for number in range(first, end + 1)) or f"{path} is empty"
 
 
-def create(path: str, text: str) -> str:
+def create_file(path: str, text: str) -> str:
     """Write a file; an existing one is replaced."""
     if folder := os.path.dirname(path):
         os.makedirs(folder, exist_ok=True)
@@ -59,7 +59,7 @@ def str_replace(path: str, old: str, new: str) -> str:
     with open(path, "w", encoding="utf-8") as file:
         file.write(changed)
     line = text[:at].count("\n") + 1
-    return view(path, max(1, line - 3), min(changed.count("\n") + 1, line + new.count("\n") + 3))
+    return view_path(path, max(1, line - 3), min(changed.count("\n") + 1, line + new.count("\n") + 3))
 
 
 def grep(pattern: str, path: str) -> str:
@@ -85,7 +85,7 @@ def grep(pattern: str, path: str) -> str:
     return "\n".join(matches) or "no match"
 
 
-def listing(path: str) -> str:
+def list_entries(path: str) -> str:
     """Return all entries below a folder as JSON: path → `file`, `folder`, `link` or `other`.
 
     Links are not followed.

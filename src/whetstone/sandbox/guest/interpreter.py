@@ -35,7 +35,7 @@ _MAX_IMAGES, _IMAGE_BYTES = 4, 2 << 20
 _MAX_VALUE_CHARACTERS = 100_000
 
 
-def serve(host: socket.socket, output: int, home: str, options: Mapping[str, Any]) -> None:
+def run_interpreter(host: socket.socket, output: int, home: str, options: Mapping[str, Any]) -> None:
     """Answer requests until the host closes the connection."""
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, 0)

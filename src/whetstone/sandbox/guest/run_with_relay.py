@@ -14,7 +14,7 @@ import sys
 from whetstone.sandbox.guest import confine, wire
 
 
-def main() -> None:
+def run_program() -> None:
     """Open the listening socket, drop all privileges and execute the program.
 
     The socket is passed to the host, which confirms that it accepts connections.
@@ -38,4 +38,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program()

@@ -27,18 +27,18 @@ NOT_STARTED = 1000
 _ROUNDS, _PAUSE_SECONDS = 50, 0.001
 
 
-def serve(host: socket.socket, folders: Sequence[str], processes: ProcessGroup) -> None:
+def run_supervisor(host: socket.socket, folders: Sequence[str], processes: ProcessGroup) -> None:
     """Answer requests until the host closes the connection.
 
     Args:
         folders: Writable folders; the first is the working directory.
     """
     with contextlib.suppress(OSError):  # the host may close the connection at any time
-        _serve(host, folders, processes)
+        _handle_requests(host, folders, processes)
     processes.end()
 
 
-def _serve(host: socket.socket, folders: Sequence[str], processes: ProcessGroup) -> None:
+def _handle_requests(host: socket.socket, folders: Sequence[str], processes: ProcessGroup) -> None:
     syscalls.set_dumpable(False)  # its children may not inspect it
     for folder in folders:  # so that a used jail equals a new one
         cleanup.reset_folder(folder)
@@ -105,7 +105,7 @@ def _start(
             syscalls.set_dumpable(True)
             if is_scoped:
                 syscalls.restrict_paths([("/", None)])  # within existing rules; signals no longer reach the supervisor
-            interpreter.serve(socket.socket(fileno=channel), output, folder, message)
+            interpreter.run_interpreter(socket.socket(fileno=channel), output, folder, message)
             os._exit(0)
         except BaseException:
             traceback.print_exc()

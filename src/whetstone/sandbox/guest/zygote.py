@@ -30,7 +30,7 @@ _FOLDER = "session"
 _FIRST_USER, _USERS = 40000, 20000
 
 
-def main() -> None:
+def run_fork_server() -> None:
     """Serve until the host closes the connection; all sessions end with it."""
     host, control = _connect(sys.argv[1:])
     settings = wire.receive_frame(host)
@@ -112,7 +112,7 @@ def _become_session(
     processes = supervisor.ProcessGroup(has_pid_namespace=settings["namespaces"], is_scoped=is_scoped)
     own_files = settings["namespaces"] or user is not None
     confine.drop_privileges(bounds, allowed, user=user, calls=calls[own_files], landlock=settings["landlock"])
-    supervisor.serve(host, own, processes)
+    supervisor.run_supervisor(host, own, processes)
     os._exit(0)
 
 

@@ -30,8 +30,8 @@ for name in ("whetstone", "whetstone.sandbox", "whetstone.tools", "whetstone.too
     package = sys.modules[name] = types.ModuleType(name)
     package.__path__ = [f"{sys.argv[2]}/{name.replace('.', '/')}"]
 sys.argv[1:] = [sys.argv[1], sys.argv[3]]
-from whetstone.tools.database.guest.server import main
-main()
+from whetstone.tools.database.guest.server import run_database_server
+run_database_server()
 """
 """Packages are replaced by empty modules, because importing them would take longer than everything else."""
 _MOST_SECONDS_TO_SEND = 10.0
@@ -42,16 +42,16 @@ class ResultTooLargeError(Exception):
     """A response of a database process exceeds the maximum size."""
 
 
-class Worker:
+class DatabaseWorker:
     """Client side of a database process. Its responses are untrusted, like the query that it runs."""
 
-    def __init__(self, server: Server, number: int, channel: socket.socket) -> None:
+    def __init__(self, server: DatabaseServer, number: int, channel: socket.socket) -> None:
         self._server, self._number, self._channel = server, number, channel
         self._channel.setblocking(False)
         self._killed = False
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the process is still running."""
         if self._killed:
             return False
@@ -62,7 +62,7 @@ class Worker:
         except OSError:
             return False
 
-    async def ask(self, message: dict[str, Any], *, most_bytes: int) -> list[dict[str, Any]]:
+    async def send_request(self, message: dict[str, Any], *, most_bytes: int) -> list[dict[str, Any]]:
         """Send a message and return all frames of the response; the last is the status. Kill the process on errors.
 
         Raises:
@@ -81,9 +81,9 @@ class Worker:
         """Kill the process, whatever it does."""
         if not self._killed:
             self._killed = True
-            self._server.end(self._number)
+            self._server.kill_process(self._number)
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         """Kill the process and wait until it has ended, for a limited time. No request may be in flight."""
         self.kill()
         loop = asyncio.get_running_loop()
@@ -118,7 +118,7 @@ class Worker:
         return b"".join(pieces)
 
 
-class Server:
+class DatabaseServer:
     """A fork server that starts and kills database processes.
 
     Args:
@@ -132,7 +132,7 @@ class Server:
         self._owner = 0
         atexit.register(self.close)
 
-    def start(self) -> Worker:
+    def start(self) -> DatabaseWorker:
         """Start an idle process.
 
         Raises:
@@ -147,7 +147,7 @@ class Server:
             for last in (False, True):
                 try:
                     send_packet(self._ready(), {"do": "start", "number": number}, [child_end.fileno()])
-                    return Worker(self, number, channel)
+                    return DatabaseWorker(self, number, channel)
                 except OSError as error:
                     self._close()
                     if last:
@@ -155,7 +155,7 @@ class Server:
                         raise InfrastructureError(f"no process for a database can be started: {error}") from None
         raise AssertionError("unreachable")
 
-    def end(self, number: int) -> None:
+    def kill_process(self, number: int) -> None:
         """Kill one of the processes."""
         with self._lock, contextlib.suppress(OSError):  # when the server is gone, its processes are, too
             if self._control is not None and self._owner == os.getpid():
@@ -199,6 +199,6 @@ class Server:
 
 
 @functools.cache
-def get_fork_server(kind: str) -> Server:
+def get_fork_server(kind: str) -> DatabaseServer:
     """Return the fork server of this process for `sqlite` or `duckdb`."""
-    return Server({"sqlite": "sqlite3", "duckdb": "duckdb"}[kind])
+    return DatabaseServer({"sqlite": "sqlite3", "duckdb": "duckdb"}[kind])

@@ -16,7 +16,7 @@ from typing import Any
 
 from whetstone.errors import InfrastructureError, RecipeError, ToolError
 from whetstone.optional_dependencies import install_command
-from whetstone.tools.database.protocol import Result
+from whetstone.tools.database.protocol import QueryResult
 from whetstone.tools.thread_runner import run_in_thread
 
 _ENDS_A_TRANSACTION = re.compile(
@@ -50,7 +50,7 @@ class PostgreSQL:
         """
         await run_in_thread(self._connect)
 
-    async def rows(self, query: str, *, most: int, seconds: float) -> Result:
+    async def fetch_rows(self, query: str, *, most: int, seconds: float) -> QueryResult:
         """See `Database`.
 
         Raises:
@@ -59,14 +59,14 @@ class PostgreSQL:
         """
         return await run_in_thread(self._rows, query=query, most=most, seconds=seconds)  # type: ignore[no-any-return]
 
-    async def tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
+    async def list_tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
         """See `Database`."""
         query = (
             "SELECT table_name, column_name, data_type FROM information_schema.columns "
             "WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY table_name, ordinal_position"
         )
         columns_by_table: dict[str, list[tuple[str, str]]] = {}
-        for table, column, kind in (await self.rows(query, most=_MOST_COLUMNS, seconds=seconds)).rows:
+        for table, column, kind in (await self.fetch_rows(query, most=_MOST_COLUMNS, seconds=seconds)).rows:
             columns_by_table.setdefault(table, []).append((column, kind))
         return {
             table: (
@@ -94,7 +94,7 @@ class PostgreSQL:
             raise InfrastructureError(f"PostgreSQL: {error}") from None
         self._connection.read_only = self._read_only
 
-    def _rows(self, query: str, most: int, seconds: float) -> Result:
+    def _rows(self, query: str, most: int, seconds: float) -> QueryResult:
         if _ENDS_A_TRANSACTION.match(query):
             raise ToolError("transactions are not yours to begin or end here")
         with self._lock, self._connection.cursor() as cursor:
@@ -104,7 +104,7 @@ class PostgreSQL:
                 cursor.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
                 cursor.execute(query, prepare=True)
                 columns = [column.name for column in cursor.description or ()]
-                return Result(columns, cursor.fetchmany(most) if columns else [])
+                return QueryResult(columns, cursor.fetchmany(most) if columns else [])
             except self._psycopg.errors.QueryCanceled:
                 cursor.execute("ROLLBACK TO SAVEPOINT before")
                 raise ToolError(f"the query ran longer than {seconds:g} s and was ended") from None

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from whetstone.errors import DatabaseError, InfrastructureError, ToolError
-from whetstone.tools.database.database_server import ResultTooLargeError, Worker, get_fork_server
-from whetstone.tools.database.protocol import Result
+from whetstone.tools.database.database_server import DatabaseWorker, ResultTooLargeError, get_fork_server
+from whetstone.tools.database.protocol import QueryResult
 from whetstone.tools.thread_runner import run_in_thread
 
 _MEBIBYTE = 1 << 20
@@ -33,7 +33,7 @@ _MOST_RESULT_BYTES = 64 * _MEBIBYTE
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class DatabaseOrigin:
     """Initial state of a database."""
 
     kind: Literal["sqlite", "duckdb"]
@@ -53,11 +53,11 @@ class DatabaseProcess:
         memory_mb: Memory limit of a query, and maximum growth of the file, in MiB.
     """
 
-    def __init__(self, origin: Origin, *, memory_mb: int = 512) -> None:
+    def __init__(self, origin: DatabaseOrigin, *, memory_mb: int = 512) -> None:
         self.origin, self.memory_mb = origin, memory_mb
         self._path = os.path.abspath(origin.path)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._worker: Worker | None = None
+        self._worker: DatabaseWorker | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
@@ -74,7 +74,7 @@ class DatabaseProcess:
             await self.close()
             raise
 
-    async def rows(self, query: str, *, most: int, seconds: float, cell_characters: int = 200) -> Result:
+    async def fetch_rows(self, query: str, *, most: int, seconds: float, cell_characters: int = 200) -> QueryResult:
         """See `Database`.
 
         Args:
@@ -99,9 +99,9 @@ class DatabaseProcess:
                 raise ValueError("no table")
         except (LookupError, TypeError, ValueError):
             raise self._brought_down() from None
-        return Result(columns, rows)
+        return QueryResult(columns, rows)
 
-    async def tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
+    async def list_tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
         """See `Database`.
 
         Raises:
@@ -127,7 +127,7 @@ class DatabaseProcess:
         worker, self._worker = self._worker, None
         folder, self._folder = self._folder, None
         if worker is not None:
-            await worker.ended()
+            await worker.wait_until_ended()
         if folder is not None:
             await run_in_thread(folder.cleanup)
 
@@ -153,7 +153,7 @@ class DatabaseProcess:
             InfrastructureError: No process can be started.
         """
         if self._worker is not None:
-            await self._worker.ended()
+            await self._worker.wait_until_ended()
             self._worker = None
         if self._closed:
             raise InfrastructureError(
@@ -174,12 +174,12 @@ class DatabaseProcess:
         self._worker = get_fork_server(self.origin.kind).start()
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await self._worker.ask({"do": "begin"}, most_bytes=_MEBIBYTE)
+                await self._worker.send_request({"do": "begin"}, most_bytes=_MEBIBYTE)
         except (TimeoutError, EOFError, ResultTooLargeError):
             raise InfrastructureError("a process for a database does not start") from None
         try:
             async with asyncio.timeout(seconds + _GRACE_SECONDS):
-                frames = await self._worker.ask(message, most_bytes=_MEBIBYTE)
+                frames = await self._worker.send_request(message, most_bytes=_MEBIBYTE)
         except TimeoutError:
             raise DatabaseError(f"it took longer than {seconds:g} s") from None
         except (EOFError, ResultTooLargeError):
@@ -200,12 +200,12 @@ class DatabaseProcess:
                 raise InfrastructureError(
                     "a tool queried the database after the end of its episode; await all queries within the call"
                 )
-            if self._worker is None or not self._worker.alive:
+            if self._worker is None or not self._worker.is_alive:
                 await self._restart()
             assert self._worker is not None
             try:
                 async with asyncio.timeout(seconds + _GRACE_SECONDS):
-                    frames = await self._worker.ask(message, most_bytes=_MOST_RESULT_BYTES)
+                    frames = await self._worker.send_request(message, most_bytes=_MOST_RESULT_BYTES)
             except TimeoutError:
                 raise ToolError(f"the query ran longer than {seconds:g} s and was ended{self._what_is_left}") from None
             except ResultTooLargeError:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class QueryResult:
     """Result of a SQL statement."""
 
     columns: Sequence[str]
@@ -20,11 +20,11 @@ class Result:
 class Database(Protocol):
     """An open database; no method blocks the event loop."""
 
-    async def rows(self, query: str, *, most: int, seconds: float) -> Result:
+    async def fetch_rows(self, query: str, *, most: int, seconds: float) -> QueryResult:
         """Return up to `most` rows; raise ToolError if the query is invalid or exceeds its limits."""
         ...
 
-    async def tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
+    async def list_tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
         """Return, by table name: the `CREATE` statement, and the columns separated by commas."""
         ...
 

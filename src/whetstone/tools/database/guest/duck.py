@@ -14,7 +14,7 @@ from whetstone.tools.database.guest.engine import Cursor
 
 
 class DuckDB:
-    """See `Engine`."""
+    """See `DatabaseEngine`."""
 
     opens_nothing_beside = True
     gives_memory_back = False
@@ -26,18 +26,18 @@ class DuckDB:
         self._connection: Any = None
         self._usable = True
 
-    def make(self, path: str, statements: str, until: float) -> None:
-        """See `Engine`. Not supported: the statements of a task are for SQLite."""
+    def create(self, path: str, statements: str, until: float) -> None:
+        """See `DatabaseEngine`. Not supported: the statements of a task are for SQLite."""
         raise NotImplementedError
 
     def copy(self, source: str, path: str) -> None:
-        """See `Engine`."""
+        """See `DatabaseEngine`."""
         shutil.copyfile(source, path)
         if os.path.isfile(f"{source}.wal"):  # what has not become part of the file yet
             shutil.copyfile(f"{source}.wal", f"{path}.wal")
 
     def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
-        """See `Engine`."""
+        """See `DatabaseEngine`."""
         # statements could otherwise read any file of the machine, and load code
         settings = {"enable_external_access": "false", "autoinstall_known_extensions": "false"}
         # a half of the memory: it counts its buffers, and not all it asks the system for
@@ -46,7 +46,7 @@ class DuckDB:
         self._connection.execute("SET lock_configuration = true")
 
     def execute(self, query: str) -> Cursor:
-        """See `Engine`."""
+        """See `DatabaseEngine`."""
         try:
             return self._connection.execute(query)  # type: ignore[no-any-return]
         except (self._duckdb.FatalException, self._duckdb.InternalException):
@@ -57,8 +57,8 @@ class DuckDB:
                 self._connection.rollback()
             raise
 
-    def tables(self) -> list[tuple[str, str]]:
-        """See `Engine`."""
+    def list_tables(self) -> list[tuple[str, str]]:
+        """See `DatabaseEngine`."""
         cursor = self._connection.execute(
             "SELECT table_name, sql FROM duckdb_tables() UNION ALL "
             "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1"
@@ -67,7 +67,7 @@ class DuckDB:
 
     @contextlib.contextmanager
     def interrupt_at(self, moment: float) -> Iterator[None]:
-        """See `Engine`."""
+        """See `DatabaseEngine`."""
         timer = threading.Timer(max(moment - time.monotonic(), 0), self._connection.interrupt)
         timer.daemon = True
         timer.start()
@@ -77,5 +77,5 @@ class DuckDB:
             timer.cancel()
 
     def is_usable(self) -> bool:
-        """See `Engine`."""
+        """See `DatabaseEngine`."""
         return self._usable

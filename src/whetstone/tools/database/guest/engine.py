@@ -20,7 +20,7 @@ class Cursor(Protocol):
         ...
 
 
-class Engine(Protocol):
+class DatabaseEngine(Protocol):
     """A database library with at most one open file."""
 
     opens_nothing_beside: bool
@@ -28,7 +28,7 @@ class Engine(Protocol):
     gives_memory_back: bool
     """Whether a process can run further queries after one exceeded its memory."""
 
-    def make(self, path: str, statements: str, until: float) -> None:
+    def create(self, path: str, statements: str, until: float) -> None:
         """Create a file with SQL statements that can access nothing else and are interrupted at time `until`."""
         ...
 
@@ -51,7 +51,7 @@ class Engine(Protocol):
         """Run one statement."""
         ...
 
-    def tables(self) -> list[tuple[str, str]]:
+    def list_tables(self) -> list[tuple[str, str]]:
         """Return (name, `CREATE` statement) of each table and view."""
         ...
 

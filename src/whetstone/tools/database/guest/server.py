@@ -25,7 +25,7 @@ from whetstone.sandbox.guest import confine, wire
 from whetstone.tools.database.guest import worker
 
 
-def main() -> None:
+def run_database_server() -> None:
     """Serve requests until the client closes the connection; then kill all child processes."""
     control = socket.socket(fileno=int(sys.argv[1]))
     importlib.import_module(sys.argv[2])
@@ -78,7 +78,7 @@ def _start(
             control.close()
             for file in own:
                 os.close(file)
-            worker.serve(socket.socket(fileno=files[0]), server, calls)
+            worker.serve_queries(socket.socket(fileno=files[0]), server, calls)
             os._exit(0)
         except BaseException:
             traceback.print_exc()

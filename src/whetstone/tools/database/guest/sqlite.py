@@ -18,7 +18,7 @@ _REFUSED_FUNCTIONS = ("load_extension", "readfile", "writefile", "edit")
 
 
 class SQLite:
-    """See `Engine`."""
+    """See `DatabaseEngine`."""
 
     opens_nothing_beside = False  # a database in WAL mode has two files more
     gives_memory_back = True
@@ -32,8 +32,8 @@ class SQLite:
         assert self._connection is not None
         return self._connection
 
-    def make(self, path: str, statements: str, until: float) -> None:
-        """See `Engine`."""
+    def create(self, path: str, statements: str, until: float) -> None:
+        """See `DatabaseEngine`."""
         self._connection = self._connect(path, "rwc")
         self._guard(_allowed_in_making)
         with self.interrupt_at(until):
@@ -41,7 +41,7 @@ class SQLite:
         self._connection.close()
 
     def copy(self, source: str, path: str) -> None:
-        """See `Engine`. Uses the backup API, so that a concurrent write is copied completely or not at all."""
+        """See `DatabaseEngine`. Uses the backup API, so that a concurrent write is copied completely or not at all."""
         with (
             contextlib.closing(self._connect(source, "ro")) as original,
             contextlib.closing(self._connect(path, "rwc")) as copy,
@@ -49,7 +49,7 @@ class SQLite:
             original.backup(copy)
 
     def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
-        """See `Engine`."""
+        """See `DatabaseEngine`."""
         self._connection = self._connect(path, "ro" if read_only else "rw")
         if read_only:
             self._connection.execute("PRAGMA query_only = ON")
@@ -59,11 +59,11 @@ class SQLite:
         self._guard(_authorize)
 
     def execute(self, query: str) -> Cursor:
-        """See `Engine`."""
+        """See `DatabaseEngine`."""
         return self.connection.execute(query)
 
-    def tables(self) -> list[tuple[str, str]]:
-        """See `Engine`."""
+    def list_tables(self) -> list[tuple[str, str]]:
+        """See `DatabaseEngine`."""
         cursor = self.connection.execute(
             "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
         )
@@ -71,7 +71,7 @@ class SQLite:
 
     @contextlib.contextmanager
     def interrupt_at(self, moment: float) -> Iterator[None]:
-        """See `Engine`."""
+        """See `DatabaseEngine`."""
         connection = self.connection
         connection.set_progress_handler(lambda: time.monotonic() > moment, _STEPS_BETWEEN_LOOKS)
         try:
@@ -80,7 +80,7 @@ class SQLite:
             connection.set_progress_handler(None, 0)
 
     def is_usable(self) -> bool:
-        """See `Engine`."""
+        """See `DatabaseEngine`."""
         return True
 
     @staticmethod

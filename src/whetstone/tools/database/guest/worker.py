@@ -25,7 +25,7 @@ from typing import Any
 
 from whetstone.sandbox.guest import syscalls, wire
 from whetstone.tools.database.guest.duck import DuckDB
-from whetstone.tools.database.guest.engine import Engine
+from whetstone.tools.database.guest.engine import DatabaseEngine
 from whetstone.tools.database.guest.sqlite import SQLite
 
 MOST_FRAME_BYTES = 32 << 20
@@ -46,7 +46,7 @@ class RowTooLargeError(Exception):
     """A row does not fit into a frame."""
 
 
-def serve(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
+def serve_queries(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
     """Answer queries until the client disconnects.
 
     Args:
@@ -64,7 +64,7 @@ def serve(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
     if wanted is None:
         return
     _limit(wanted["memory"], wanted["file"])
-    engine: Engine = DuckDB() if wanted["kind"] == "duckdb" else SQLite()
+    engine: DatabaseEngine = DuckDB() if wanted["kind"] == "duckdb" else SQLite()
     until = time.monotonic() + wanted["seconds"]
     try:
         _compute_no_longer_than(wanted["seconds"])
@@ -89,7 +89,7 @@ def serve(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
         host.sendall(wire.frame_message(end))
 
 
-def _open(engine: Engine, wanted: dict[str, Any], until: float, calls: Sequence[Any]) -> None:
+def _open(engine: DatabaseEngine, wanted: dict[str, Any], until: float, calls: Sequence[Any]) -> None:
     path, own = wanted["path"], wanted["folder"]
     if wanted["source"]:
         engine.copy(wanted["source"], path)
@@ -98,16 +98,16 @@ def _open(engine: Engine, wanted: dict[str, Any], until: float, calls: Sequence[
     elif engine.opens_nothing_beside:
         _close_the_rest([(path, syscalls.READ), (f"{path}.wal", syscalls.READ)], calls)
     if wanted["statements"] is not None:
-        engine.make(path, wanted["statements"], until)
+        engine.create(path, wanted["statements"], until)
     engine.open(path, read_only=wanted["read_only"], memory=wanted["memory"], file=wanted["file"])
     if not own and not engine.opens_nothing_beside:
         _close_the_rest([], calls)
 
 
-def _answer(engine: Engine, request: dict[str, Any], host: socket.socket, path: str) -> None:
+def _answer(engine: DatabaseEngine, request: dict[str, Any], host: socket.socket, path: str) -> None:
     """Run a request and send all frames of its response except the last, which is the status."""
     if request["do"] == "tables":
-        tables = engine.tables()[:_MOST_TABLES]
+        tables = engine.list_tables()[:_MOST_TABLES]
         host.sendall(
             wire.frame_message(
                 {"tables": [[name, sql[:_MOST_STATEMENT], _columns(engine, name)] for name, sql in tables]}
@@ -123,7 +123,7 @@ def _answer(engine: Engine, request: dict[str, Any], host: socket.socket, path: 
             host.sendall(rows)
 
 
-def _columns(engine: Engine, table: str) -> str:
+def _columns(engine: DatabaseEngine, table: str) -> str:
     """Return the column names of a table; for a view that cannot be read, the error."""
     quoted = table.replace('"', '""')
     try:
