@@ -385,7 +385,7 @@ def test_database_process_imports_nothing_of_the_package():
 class IdleServer:
     """A server that receives no request before it is ended."""
 
-    def end(self, number):
+    def kill_process(self, number):
         pass
 
 
