@@ -1,4 +1,4 @@
-"""Grammars of required tool calls, for constrained decoding.
+"""Grammars for constrained decoding that guarantee a tool call with valid arguments.
 
 The text around the arguments of a call is extracted from calls that the chat writes, so a tool-call format needs no
 code for its grammar. Two layouts are recognized:
@@ -11,8 +11,8 @@ is referenced by its id.
 
 Note:
     Plain text ends at the first occurrence of the closing tag, so the grammar excludes that tag from the value. In a
-    JSON string a sign of the format is legal; `CallGrammar.excluded` lists the signs that a parser could mistake for
-    the end of the call.
+    JSON string a marker of the format is legal; `CallGrammar.excluded` lists the markers that a parser could mistake
+    for the end of the call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from whetstone.chat.template_probe import common_prefix
 from whetstone.errors import PolicyError
 
 JSON_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Options of llguidance that write JSON as Python does. A model that can add spaces anywhere can add nothing else."""
+"""Options of llguidance for JSON with the spacing of Python's `json.dumps`.
+
+With flexible whitespace, a model could write spaces until its token limit.
+"""
 _SAMPLES: Mapping[str, Any] = {
     "string": "qzvaluezq",
     "integer": 48151,
@@ -41,72 +44,79 @@ _SAMPLES: Mapping[str, Any] = {
     "object": {"qzkeyzq": "qzvaluezq"},
     "null": None,
 }
-"""An argument of each type that is recognized in the text of a call."""
+"""Sample argument of each JSON type, recognizable in the text of a call."""
 _OBJECT = re.compile(r'\{\s*"qzkeyzq"\s*:\s*"qzvaluezq"\s*\}')
 _ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 )
 _DATA = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose values are data and no schemas."""
+"""JSON Schema keywords whose values are data, not schemas."""
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
-"""Formats of strings that llguidance enforces."""
+"""String formats of JSON Schema that llguidance enforces."""
 _DEFINITIONS = ("$defs", "definitions")
 _DEEPEST = 16
-"""References that are followed from one schema."""
+"""Maximum number of references that are followed from one schema."""
 
 
 class CallGrammarError(ValueError):
-    """No grammar guarantees a call with valid arguments; the message names the tool and the reason."""
+    """Tool for which no grammar can guarantee a call with valid arguments; the text names the tool and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallGrammar:
-    """A turn that calls."""
+    """Grammar of a turn that makes at least one tool call."""
 
     lark: str
-    """The text of the turn without the token that ends it."""
+    """Lark grammar of the turn's text, without the token that ends the turn."""
     stop_id: int
-    """Token that ends the turn."""
+    """Id of the token that ends the turn."""
     token_ids: frozenset[int]
-    """Tokens of the vocabulary that `lark` refers to."""
+    """Ids of the vocabulary's tokens that `lark` refers to."""
     excluded: tuple[str, ...]
-    """Texts that free parts of the arguments must not contain."""
+    """Texts that the free parts of arguments must not contain, because the parser reads them as syntax."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call: a sample of it, and the rules of its arguments."""
+    """Text around the arguments of one tool's call, and the grammar rule of the arguments."""
 
     sample: ToolCall
+    """Sample call from whose text the parts were extracted."""
     prefix: str
+    """Text of a turn before the arguments."""
     sample_text: str
-    """The arguments of the sample as they are written; empty: the tool has none."""
+    """Arguments of the sample call as written; empty if the tool has no parameters."""
     suffix: str
+    """Text of a turn after the arguments."""
     arguments: str
-    """Right-hand side of a rule."""
+    """Right-hand side of the grammar rule for the arguments."""
     terminals: tuple[str, ...] = ()
-    """Lines that define what `arguments` refers to."""
+    """Lines that define the terminals to which `arguments` refers."""
 
     @property
     def is_json(self) -> bool:
-        """Whether the arguments are one JSON object."""
+        """Whether the arguments are written as one JSON object."""
         return self.arguments.startswith("%json")
 
     def with_suffix(self, suffix: str) -> _Call:
-        """Return the same call, its text split before this suffix if it ends so."""
+        """Return the same call, split so that its suffix is `suffix`.
+
+        A call whose text does not end with `suffix` is returned unchanged.
+        """
         text = self.prefix + self.suffix
         return replace(self, prefix=text.removesuffix(suffix), suffix=suffix) if text.endswith(suffix) else self
 
 
 @dataclass(frozen=True, slots=True)
 class _Repetition:
-    """Several calls in a turn."""
+    """Layout of a turn that makes several calls."""
 
     calls: Sequence[_Call]
+    """One call per tool, all with the same suffix."""
     starts: int
-    """Number of characters of each prefix that come before the first call only."""
+    """Number of leading characters of each prefix that are written only before the first call."""
     between: str
-    """Text after the arguments of a call and before the own prefix of the next."""
+    """Text between the arguments of a call and the rest of the next call's prefix."""
 
 
 def call_grammar(
@@ -115,12 +125,13 @@ def call_grammar(
     """Return the grammar of a turn that calls one of the tools, or several.
 
     Args:
-        tools: Tools that can be called.
+        chat: Chat whose tool-call format and tokenizer the model uses.
+        tools: Tools that the turn may call.
         offered: Tools that the prompt lists.
         is_single: Whether the turn makes exactly one call.
 
     Raises:
-        CallGrammarError: The format or the schema of a tool does not permit a grammar.
+        CallGrammarError: If the format, or the schema of a tool, does not permit a grammar.
     """
     writer = _Writer(chat, offered)
     calls: Sequence[_Call] = [_call_of(writer, tool, number) for number, tool in enumerate(tools)]
@@ -142,7 +153,7 @@ def call_grammar(
 
 
 def format_name(format: ToolCallFormat) -> str:
-    """Return the name of a format in recipes."""
+    """Return the name of a tool-call format in recipes; the name of its class for a custom format."""
     for name, make in FORMATS.items():
         known = make()
         if known == format or (type(known) is type(format) and not is_dataclass(known)):
@@ -151,12 +162,12 @@ def format_name(format: ToolCallFormat) -> str:
 
 
 class _Writer:
-    """Writes turns of calls as text, and text as Lark."""
+    """Writer of sample turns as text, and of text as Lark literals."""
 
     def __init__(self, chat: Chat, offered: Sequence[ToolSpec]) -> None:
         self.chat, self.stop_id = chat, -1
         self.used: set[int] = set()
-        """Tokens of the vocabulary in the literals so far."""
+        """Ids of the vocabulary's tokens in all literals that were written so far."""
         self._offered = offered
         added = {str(token.content): id for id, token in chat.tokenizer.added_tokens_decoder.items()}
         self._ids = {text: id for text, id in added.items() if text and chat.encode(text) == (id,)}
@@ -167,7 +178,7 @@ class _Writer:
         """Return the text of a turn that makes these calls.
 
         Raises:
-            CallGrammarError: The format cannot write them, or does not read them back.
+            CallGrammarError: If the format cannot write the calls, or does not read the same calls back.
         """
         name, message = calls[0].name, Message("assistant", (), calls)
         try:
@@ -186,15 +197,15 @@ class _Writer:
         return " ".join(self._literals(text)) or '""'
 
     def can_split(self, text: str, place: int) -> bool:
-        """Return whether no token of the vocabulary stretches over a place in a text."""
+        """Return whether a text can be split at a position without cutting a token of the vocabulary."""
         return not any(match.start() < place < match.end() for match in self._split.finditer(text))
 
     def before_token(self, text: str) -> str:
-        """Return the characters of a text before its first token of the vocabulary."""
+        """Return the part of a text before its first added token of the vocabulary."""
         return str(self._split.split(text)[0])
 
     def refusal(self, tool: str, reason: str) -> CallGrammarError:
-        """Return the error for a tool that cannot be required."""
+        """Return the error for a tool whose call cannot be guaranteed, with the reason."""
         name = format_name(self.chat.format)
         return CallGrammarError(f'the tool-call format {name} cannot guarantee a call of "{tool[:40]}": {reason[:200]}')
 
@@ -221,11 +232,11 @@ def _call_of(writer: _Writer, tool: ToolSpec, number: int) -> _Call:
 
 
 def _tagged_call(writer: _Writer, tool: ToolSpec, number: int) -> _Call:
-    """Return the rules of a call whose parameters are in tags.
+    """Return the rules of a call whose parameters are written in tags.
 
     Raises:
-        CallGrammarError: Parameters are not written one after another, or the text of a value cannot be restricted to
-            the values that its schema permits.
+        CallGrammarError: If parameters are not written one after another, or the text of a value cannot be restricted
+            to the values that its schema permits.
     """
     empty = writer.write(ToolCall(tool.name, "{}"))
     required = set(tool.parameters.get("required") or ())
@@ -254,10 +265,10 @@ def _tagged_call(writer: _Writer, tool: ToolSpec, number: int) -> _Call:
 
 
 class _Value:
-    """The value of a parameter in tags.
+    """Grammar of the value of one parameter in tags.
 
     Raises:
-        CallGrammarError: It can be plain text or JSON, or its schema restricts the text.
+        CallGrammarError: If the value can be plain text or JSON, or its schema restricts the text.
     """
 
     def __init__(self, writer: _Writer, tool: ToolSpec, key: str) -> None:
@@ -280,11 +291,11 @@ class _Value:
             raise self._refusal("other types next to strings")
 
     def rule(self, chunk: str, name: str) -> tuple[str, list[str]]:
-        """Return the right-hand side of the rule of a parameter, and the terminals that it refers to.
+        """Return the right-hand side of a parameter's rule, and the lines that define its terminals.
 
         Args:
-            chunk: The text of the parameter with the sample as its value.
-            name: Name of a terminal.
+            chunk: Text of the parameter with the sample as its value.
+            name: Name of the terminal for the value.
         """
         sample_text = self.sample if isinstance(self.sample, str) else json.dumps(self.sample)
         if sample_text not in chunk and self._is_boolean:  # some templates write True as Python does
@@ -298,7 +309,7 @@ class _Value:
         return f"{self._writer.literal(opening)} {value} {self._writer.literal(rest)}", defined
 
     def _value(self, closing: str, name: str) -> tuple[str, list[str], str]:
-        """Return (symbols of the value, the terminals that they refer to, the rest of the closing tag)."""
+        """Return (symbols of the value, lines that define its terminals, the part of the closing tag that remains)."""
         if not self._is_text:
             root = {word: self._tool.parameters[word] for word in _DEFINITIONS if word in self._tool.parameters}
             return f"%json {_json({**self._schema, **root})}", [], closing
@@ -319,7 +330,10 @@ class _Value:
 
 
 def _find_repetition(writer: _Writer, calls: Sequence[_Call]) -> _Repetition | None:
-    """Return how a turn makes several calls; None if it makes one, or if the text between two calls varies."""
+    """Return the layout of a turn with several calls.
+
+    None if the template writes one call per turn, or if the text between two calls varies.
+    """
     first = next((call for call in calls if call.sample_text), None)
     if first is None or not writer.chat.dialect.several:
         return None
@@ -341,7 +355,7 @@ def _find_repetition(writer: _Writer, calls: Sequence[_Call]) -> _Repetition | N
 
 
 def _resolved(declared: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema with its reference followed, and without the branch of null."""
+    """Return a schema with its references followed, and without alternatives that permit only null."""
     schema: Mapping[str, Any] = declared if isinstance(declared, Mapping) else {}
     for _ in range(_DEEPEST):
         rest = {word: value for word, value in schema.items() if word not in ("$ref", "anyOf", "oneOf", "allOf")}
@@ -372,7 +386,7 @@ def _choices(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> set[str]:
-    """Return the JSON types that a resolved schema permits, at least one; all of them if it does not restrict them."""
+    """Return the JSON types that a resolved schema permits; all types if the schema does not restrict them."""
     choices, kinds = _choices(schema), schema.get("type")
     if choices is not None:
         return {_type_of(choice) for choice in choices}
@@ -389,7 +403,10 @@ def _type_of(value: Any) -> str:
 
 
 def _closed(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object; properties that the tool does not name are left out unless it asks for them."""
+    """Return the schema of a tool's arguments in which undeclared properties are forbidden.
+
+    A schema with keywords beyond the basic ones is returned as it is: it may permit other properties.
+    """
     schema = {**parameters, "type": "object"}
     if "properties" in schema and set(schema) <= _ANNOTATIONS | {
         "type",
@@ -407,7 +424,10 @@ def _json(schema: Mapping[str, Any]) -> str:
 
 
 def _without_formats(schema: Any) -> Any:
-    """Return a schema without formats that llguidance does not know, which are annotations, such as `password`."""
+    """Return a schema without the string formats that llguidance does not know, such as `password`.
+
+    They are annotations and restrict nothing.
+    """
     if isinstance(schema, list):
         return [_without_formats(each) for each in schema]
     if not isinstance(schema, Mapping):
@@ -425,7 +445,7 @@ def _shared_ending(one: str, other: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as a regular expression of Rust, without a slash."""
+    """Return a text as a regular expression of Rust that matches it literally, without a slash."""
     return "".join(sign if sign.isalnum() else f"\\x{{{ord(sign):X}}}" for sign in text)
 
 

@@ -1,9 +1,8 @@
-"""Detection of the tool-call format of a model from its template.
+"""Detection of the tool-call format of a model from its chat template.
 
 If the template writes calls, the format that reads them back is chosen. Otherwise the template may show tools and
-mention markers of a format, or the tokenizer may have them as tokens. If there is no evidence, any format works,
-because tools are described in the system message: the default is Hermes, which most models with ChatML templates have
-seen.
+mention markers of a format, or the tokenizer may have them as tokens. Without any evidence the format is Hermes, which
+most models with ChatML templates have seen; any format works then, because tools are described in the system message.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from whetstone.chat.template_probe import Prober, mentions_format, parse_mismatc
 from whetstone.errors import PolicyError
 
 CHAT_SETTINGS = "chat.json"
-"""File of a model folder with the tool-call format and template variables that the model was trained with."""
+"""Name of the file in a model folder with the tool-call format and template variables of its training."""
 _NO_MODEL_WRITES = ("code", "compact", "react", "tags")
-"""Formats that a model follows from a description in the prompt; no template writes calls in them."""
+"""Formats that a model follows from a description in the prompt; no chat template writes calls in them."""
 
 
 def detect_tool_call_format(tokenizer: Any, variables: Mapping[str, Variable] | None = None) -> str:
-    """Return the name of the built-in format that fits a tokenizer.
+    """Return the name of the built-in tool-call format that fits a tokenizer; `hermes` without evidence.
 
     Args:
-        tokenizer: Tokenizer with a template, or without one.
-        variables: Additional template variables.
+        tokenizer: Hugging Face tokenizer, with or without a chat template.
+        variables: Additional template variables by name.
     """
     if not tokenizer.chat_template:
         return "hermes"
@@ -50,18 +49,19 @@ def detect_tool_call_format(tokenizer: Any, variables: Mapping[str, Variable] | 
 
 
 def save_chat_settings(folder: Path, format: str, variables: Mapping[str, Variable]) -> None:
-    """Write the tool-call format and template variables of a model into its folder."""
+    """Write the tool-call format and template variables of a model to `chat.json` in its folder."""
     settings = {"format": format, "variables": dict(variables)}
     (folder / CHAT_SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 def load_chat_settings(folder: Path) -> tuple[str, dict[str, Variable]]:
-    """Read the tool-call format and template variables of a model folder.
+    """Read the tool-call format and template variables from `chat.json` in a model folder.
 
-    `auto` and none if it stores none.
+    Returns:
+        (name of the format, template variables); `auto` and no variables if the file does not exist.
 
     Raises:
-        PolicyError: If the file is damaged.
+        PolicyError: If the file is not valid JSON, or lacks a key.
     """
     path = folder / CHAT_SETTINGS
     if not path.is_file():

@@ -1,9 +1,13 @@
-"""Jinja chat template of an exported model: messages and tools are rendered as in training.
+"""Jinja chat template of an exported model: renders messages and tools as in training.
 
 Other programs render a conversation by `tokenizer.apply_chat_template(messages, tools=…)`. If the model's own template
-renders tools, calls and results as `Chat` does, it is exported unchanged. Otherwise a preamble is put before it, which
-turns OpenAI messages into the messages that `Chat` passes to the template: tools in the system message, calls as text
-of the tool-call format, results as the format writes them, template variables of the recipe.
+renders tools, calls and results as `Chat` does, it is exported unchanged. Otherwise a preamble is put before the
+template. The preamble converts OpenAI messages into the messages that `Chat` passes to the template:
+
+- Tools are described in the system message.
+- Calls become text of the tool-call format.
+- Results are presented as the tool-call format presents them.
+- Template variables have the values of the recipe.
 
 Note:
     `Chat` breaks up look-alikes of special tokens in untrusted text, and so does the preamble. The model's own
@@ -47,60 +51,69 @@ _PROBES = (
     ),
 )
 _MAX_LOOK_ALIKES = 64
-"""Look-alikes of special tokens that the preamble breaks up; of more, only markers of the tool-call format."""
+"""Maximum number of look-alikes that the preamble breaks up.
+
+If there are more, it breaks up only the markers of the tool-call format.
+"""
 _START = "{#- Renders tools, calls and results as in training. -#}\n"
 _END = "{{- '' }}"
-"""Ends the preamble without a block, so that `trim_blocks` does not trim the template after it."""
+"""Jinja expression that ends the preamble; without it, `trim_blocks` would trim the template that follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt of the model as messages, and its tokens in training."""
+    """Prompt of the model as messages, with its tokens in training, to compare templates with."""
 
     messages: tuple[dict[str, Any], ...]
-    """In the OpenAI format; arguments of calls are objects."""
+    """Messages in the OpenAI format; arguments of calls are objects."""
     tools: tuple[ToolSpec, ...]
+    """Tools that the prompt offers."""
     ids: tuple[int, ...]
-    """[T] tokens that the model read."""
+    """[T] token ids that the model received in training."""
     sampled: tuple[tuple[int, int], ...] = ()
-    """(start, end) of earlier turns of the model in `ids`, if messages may not carry them token by token."""
+    """(start, end) positions in `ids` of earlier turns of the model, whose exact tokens messages may not carry."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateDifference:
-    """The first difference between a rendered prompt and the prompt in training."""
+    """First difference between a prompt rendered by an exported template and the prompt in training."""
 
     text: str
-    """What differs, in one line."""
+    """Description of the difference in one line, with both texts."""
     is_own_turn: bool
-    """Whether it is in an earlier turn of the model: sampled tokens that are not those of its text, or text that
-    messages do not carry, such as spaces around a call."""
+    """Whether the difference is within an earlier turn of the model.
+
+    Such a difference is unavoidable: sampled tokens may not be the tokens of their text, and messages drop details such
+    as spaces around a call.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedTemplate:
-    """A template for other programs, and the test of it."""
+    """Chat template for other programs, and the result of its comparison with training."""
 
     source: str
-    """Jinja."""
+    """Jinja source of the template, including the preamble if there is one."""
     is_original: bool
-    """Whether it is the model's own template, unchanged."""
+    """Whether the template is the model's own, without a preamble."""
     reproduced: int
-    """Number of prompts that Transformers renders to the tokens of training."""
+    """Number of prompts that plain Transformers renders to exactly the tokens of training."""
     own_turns: int
     """Number of prompts that differ only in earlier turns of the model; see `TemplateDifference.is_own_turn`."""
     prompts: int
-    """Number of prompts that were compared."""
+    """Number of prompts that were compared in total."""
     problem: str = ""
-    """Why the other prompts differ, in one line; empty if there are none."""
+    """First difference of the remaining prompts, in one line; empty if there is none."""
 
 
 def export_template(chat: Chat, prompts: Sequence[Prompt]) -> ExportedTemplate:
-    """Return the template that reproduces most prompts in plain Transformers.
+    """Return the chat template that reproduces the most prompts in plain Transformers.
 
-    The model's own if it reproduces all.
+    The model's own template is preferred; a preamble is added only if that reproduces more prompts. A template that
+    still differs is returned with `ExportedTemplate.problem`.
 
     Args:
+        chat: Chat of the trained model.
         prompts: Prompts of stored episodes, and of `probe_prompts`.
     """
     original = str(chat.tokenizer.get_chat_template(tools=[{}]))
@@ -116,10 +129,13 @@ def export_template(chat: Chat, prompts: Sequence[Prompt]) -> ExportedTemplate:
 
 
 def probe_prompts(chat: Chat, tools: Sequence[ToolSpec] = ()) -> tuple[Prompt, ...]:
-    """Return prompts of short conversations: a call, parallel calls, text, as far as the format can write them.
+    """Return prompts of short probe conversations, for a comparison of templates.
+
+    The conversations have a call, parallel calls, and text. Turns that the tool-call format cannot write are left out.
 
     Args:
-        tools: Tools of the run, which are also on offer in one of the conversations.
+        chat: Chat of the trained model.
+        tools: Tools of the run; one of the conversations offers them.
     """
     one = ToolCall("find_page", json.dumps({"query": "rivers of Norway"}))
     two = ToolCall("add", json.dumps({"a": 3, "b": 45}))
@@ -150,12 +166,20 @@ def probe_prompts(chat: Chat, tools: Sequence[ToolSpec] = ()) -> tuple[Prompt, .
 
 
 def as_openai(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
-    """Convert messages into plain ones for `apply_chat_template`: arguments of calls are objects."""
+    """Convert messages into dictionaries for `apply_chat_template`.
+
+    Arguments of calls become objects if they are valid JSON.
+    """
     return tuple(map(_plain, messages))
 
 
 def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> TemplateDifference | None:
-    """Compare a prompt, rendered by plain Transformers with this template, with its tokens in training.
+    """Compare a prompt rendered by a template in plain Transformers with its tokens in training.
+
+    Args:
+        tokenizer: Tokenizer that renders and tokenizes.
+        source: Jinja source of the template.
+        prompt: Prompt with its tokens in training.
 
     Returns:
         The first difference, or the error of the template; None if the tokens are identical.
@@ -204,10 +228,10 @@ def _tried(chat: Chat, source: str, prompts: Sequence[Prompt], *, is_original: b
 
 
 def _preamble(chat: Chat) -> str:
-    """Write the Jinja that turns OpenAI messages into those that `Chat` passes to the template.
+    """Return the Jinja that converts OpenAI messages into the messages that `Chat` passes to the template.
 
     Raises:
-        PolicyError: The tool-call format cannot be written in Jinja.
+        PolicyError: If the tool-call format cannot be written in Jinja.
     """
     dialect, format = chat.dialect, chat.format
     signs = [sign for sign in chat.look_alikes if len(sign) > 1]
@@ -258,7 +282,7 @@ def _preamble(chat: Chat) -> str:
 
 
 def _writes_ids(chat: Chat) -> bool:
-    """Return True if calls carry an id in the text of the model, numbered per turn."""
+    """Return whether the format writes an id for each call in the text of the model; such ids are numbered per turn."""
     call = ToolCall("add", json.dumps({"a": 3, "b": 45}))
     with suppress(ValueError):
         text, _ = chat.write_turn(assistant("", call), _PROBES)
@@ -321,7 +345,7 @@ def _assistant(dialect: Dialect, *, writes_ids: bool) -> list[str]:
 
 
 def _call_id(pattern: str) -> str:
-    """Write the Jinja expression of a call's id, from the pattern that `Dialect.id_of` fills."""
+    """Return the Jinja expression of a call's id for a pattern of `Dialect.call_id`."""
     if pattern == "call{index:05d}":
         return "'call%05d' | format(whetstone.count)"
     return (
@@ -349,10 +373,10 @@ def _answer(dialect: Dialect) -> list[str]:
 
 
 def _result(format: ToolCallFormat) -> list[str]:
-    """Write how the format shows tool results, from samples.
+    """Return Jinja lines that present tool results as the format does, derived from samples.
 
     Raises:
-        PolicyError: Results are written in another way than text around the result.
+        PolicyError: If the format writes anything other than constant text around a result.
     """
     texts = ['qz"one"q', 'qz"two"q']
     escaped = [json.dumps(text, ensure_ascii=False)[1:-1] for text in texts]
@@ -380,7 +404,7 @@ def _result(format: ToolCallFormat) -> list[str]:
 
 
 def _first_messages(*, knows_system: bool, shows_tools: bool) -> list[str]:
-    """Write the placement of the system message and the description of the tools."""
+    """Return Jinja lines that place the system message and the description of the tools in the first message."""
     lines = []
     if not knows_system:
         lines.append(

@@ -1,7 +1,7 @@
-"""Jinja macros that describe tools and write calls as a tool-call format does.
+"""Jinja macros of a tool-call format, for exported chat templates: describe tools and write calls.
 
-Macros are derived from samples that the format writes, if tools and calls are JSON between constant text. Other formats
-bring their macros (`DescribesInJinja`, `WritesInJinja`).
+If a format writes tools and calls as JSON between constant text, the macros are derived from samples that the format
+writes. Other formats provide their own macros (`DescribesInJinja`, `WritesInJinja`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _NAMES = ("qzonezq", "qztwozq", "qzsixzq")
 
 
 def write_tools_macro(format: ToolCallFormat) -> str:
-    """Write the macro `whetstone_tools(tools)`, which renders what `format.describe` returns.
+    """Return the Jinja macro `whetstone_tools(tools)`, which renders the text of `format.describe`.
 
     Raises:
-        PolicyError: The format describes tools neither as JSON nor in Jinja.
+        PolicyError: If the format describes tools neither as JSON between constant text nor with its own macro.
     """
     return f"{{%- macro whetstone_tools(tools) %}}{_tools_body(format)}{{%- endmacro %}}"
 
 
 def write_calls_macro(format: ToolCallFormat) -> str:
-    """Write the macro `whetstone_calls(content, calls, tools)`, which renders what `format.write` returns for calls.
+    """Return the Jinja macro `whetstone_calls(content, calls, tools)`, which renders the text of `format.write`.
 
     Raises:
-        PolicyError: The format writes calls neither as JSON nor in Jinja.
+        PolicyError: If the format writes calls neither as JSON between constant text nor with its own macro.
     """
     return f"{{%- macro whetstone_calls(content, calls, tools) %}}{_calls_body(format)}{{%- endmacro %}}"
 
@@ -92,11 +92,16 @@ def _calls_body(format: ToolCallFormat) -> str:
 def _repeated(
     write: Callable[[int], str], bodies: Sequence[str], names: Sequence[str]
 ) -> tuple[str, str | None, str] | None:
-    """Derive text before the first, between two and after the last of several items, with the first name as slot.
+    """Derive the constant text before, between and after the items of a list from samples of one to three items.
+
+    Args:
+        write: Returns the text of the first `count` sample items.
+        bodies: JSON body of each sample item.
+        names: Name of each sample item; empty strings if the text has no names.
 
     Returns:
-        (before, between, after); `between` is None if one item can be written and several cannot. None if items are
-        not written as their body between constant text.
+        (before, between, after), in which the name of the first item marks the slot of a name. `between` is None if the
+        format writes one item only. None if an item is not written as its body between constant text.
     """
     try:
         single = write(1)
@@ -121,7 +126,7 @@ def _repeated(
 
 
 def write_literal(value: Any) -> str:
-    """Write a value as a Jinja literal; strings are in double quotes."""
+    """Return a value as a Jinja literal; strings are in double quotes."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, ensure_ascii=False)

@@ -33,7 +33,7 @@ from whetstone.errors import PolicyError
 from whetstone.tokens import TokenSequence
 
 Spoken = tuple[dict[str, Any] | TurnParts, ...]
-"""A conversation: untrusted messages as the template receives them, and turns of the model."""
+"""Conversation: untrusted messages as the template receives them, and turns of the model."""
 
 _HALF = re.compile("[\ud800-\udfff]")
 _PROBE = "\ue000probe\ue000"  # private-use characters: no template and no text contains them
@@ -44,33 +44,41 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Context of the model, and its new part."""
+    """Context of the model at one point of an episode: its tokens, and the conversation that they render.
+
+    `Chat.open` and `Chat.extend` create contexts.
+    """
 
     tokens: TokenSequence
     """[T] tokens of the full context, from which the model continues."""
     new: TokenSequence
-    """[T'] tokens after the last sampled one; all of `tokens` if `opens_segment`."""
+    """[T'] tokens after the last sampled one; equal to `tokens` if `opens_segment`."""
     opens_segment: bool
+    """Whether the context starts a new segment: it is the first of the episode, or the template rewrote the history."""
     spoken: Spoken
-    """The same context as messages and turns of the model."""
+    """Conversation of the context as messages and turns of the model."""
     tools: tuple[ToolSpec, ...] = ()
-    """Available tools."""
+    """Tools that the context offers."""
     rendered: tuple[str, ...] = ()
-    """Texts of the segment that the template wrote: up to the model's first turn in it, then between its turns."""
+    """Texts of the segment that the template wrote: up to the model's first turn, then between its turns."""
     opened: int = 0
-    """Number of messages of `spoken` that are in the first of `rendered`."""
+    """Number of entries of `spoken` that are in the first text of `rendered`."""
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """[T] ids of `tokens`."""
+        """[T] token ids of the full context."""
         return self.tokens.ids
 
 
 class PromptCache(Generic[T]):
-    """Cache of recent prompts by their messages.
+    """Cache of recent prompts by their messages and tools.
+
+    Episodes of a group have the same prompt and mostly start consecutively. Rendering and tokenizing a prompt takes
+    about a millisecond on the event loop, which all episodes share. A template that renders the current time gives
+    other text tomorrow, so its prompts must not be cached.
 
     Args:
-        remembers: Whether the same messages always give the same result.
+        remembers: Whether to cache; False if the same messages can render to different text.
     """
 
     def __init__(self, *, remembers: bool) -> None:
@@ -78,9 +86,9 @@ class PromptCache(Generic[T]):
         self._known: dict[tuple[Message, ...], tuple[tuple[ToolSpec, ...], T]] = {}
 
     def get_or_create(self, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], create: Callable[[], T]) -> T:
-        """Return the result for these messages and tools.
+        """Return the cached result for these messages and tools; call `create` and cache its result if there is none.
 
-        Call `create` if it is not cached.
+        If 64 prompts are cached, the cache is emptied first.
         """
         if not self._remembers:
             return create()
@@ -95,58 +103,71 @@ class PromptCache(Generic[T]):
 
 
 class Chat:
-    """Conversion between messages and tokens, by one tokenizer's template and one tool-call format.
+    """Conversion between messages and tokens, with the chat template of a tokenizer and a tool-call format.
+
+    A policy has one `Chat`, which all its episodes share. The constructor probes the template.
 
     Args:
-        tokenizer: Tokenizer with a template.
-        format: Tool-call format.
+        tokenizer: Hugging Face tokenizer with a chat template.
+        format: Tool-call format of the model.
         variables: Additional template variables by name, such as `enable_thinking`.
 
     Raises:
-        PolicyError: If the tokenizer has no template, or one that cannot be used: it fails, exceeds the limits of time
-            or memory, drops user messages, has no generation prompt, or never closes the model's turn; or if it never
-            reads one of the variables.
+        PolicyError: If the tokenizer has no template, the template never reads one of the variables, or the template
+            cannot be used: it fails, exceeds the limits of time or memory, drops user messages, has no generation
+            prompt, or never closes the model's turn.
     """
 
     def __init__(self, tokenizer: Any, format: ToolCallFormat, variables: Mapping[str, Variable] | None = None) -> None:
         self.tokenizer, self.format, self.variables = tokenizer, format, dict(variables or {})
         self.rewritten = ""
-        """Why the template first required a new segment in the middle of an episode; empty if it never did."""
+        """Reason of the first new segment in the middle of an episode.
+
+        Empty if the template never rewrote the history.
+        """
         self._named = tokenizer_name(tokenizer)
         self._show = template_renderer(tokenizer, self.variables)
         self._prompts = PromptCache[Context](remembers=not uses_clock(tokenizer))
         added = tokenizer.added_tokens_decoder
         self._token_text = {i: str(token.content) for i, token in added.items()}
         self.look_alikes = tuple(sorted({*self._token_text.values(), *format.markers}, key=len, reverse=True))
-        """Texts of special tokens and markers, the longest first; they are broken up in untrusted messages."""
+        """Texts of special tokens and markers, longest first, that are broken up in untrusted messages."""
         # added tokens can also be ordinary words: those are text
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
         self._look_alike = re.compile("|".join(map(re.escape, self.look_alikes)))
         self._check()
         self.dialect = probe_template(Prober(self._show), format, set(self._token_text.values()))
-        """Properties of the template."""
+        """Properties of the chat template, detected by rendering probe conversations."""
         self.knows_system = self._accepts_system()
-        """Whether the template shows system messages."""
+        """Whether the template renders system messages."""
         vocabulary = Vocabulary(self.encode, self._token_text, self._special_ids, tokenizer.eos_token_id)
         ends = find_turn_ends(self._named, self.dialect, self._render, Prober(self._show), vocabulary)
         self._ends = ends
         self.stop_ids = ends.stop_ids
-        """A turn ends when the model samples one of these tokens."""
+        """Ids of the tokens that end a turn of the model when sampled."""
         self._stops = tuple(dict.fromkeys(self._text_of(i) for i in sorted(self.stop_ids)))
         self._text_end = end_pattern(ends.text_end)
 
     @property
     def frame_signs(self) -> tuple[str, ...]:
-        """Tags that the template writes around text and thoughts of a turn, which are no part of either."""
+        """Tags that the template writes around the text and the thought of a turn, and that are part of neither."""
         signs = (self.dialect.said_sign, self._ends.text_end, *self.dialect.thought_signs)
         return tuple(dict.fromkeys(sign.strip() for sign in signs if sign.strip()))
 
     def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat, dict[str, Variable]]]:
-        """Pickle the arguments: another process compiles the template itself."""
+        """Pickle the constructor's arguments; the receiving process compiles the template itself."""
         return Chat, (self.tokenizer, self.format, self.variables)
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
-        """Return the initial context of an episode: tools, initial messages and the generation prompt."""
+        """Return the initial context of an episode: tools, initial messages and the generation prompt.
+
+        Args:
+            messages: Initial messages, such as a system and a user message.
+            tools: Tools that the model may call.
+
+        Raises:
+            PolicyError: If the template rejects the messages.
+        """
         begins, offered = tuple(messages), tuple(tools)
         return self._prompts.get_or_create(begins, offered, lambda: self._opened(begins, offered))
 
@@ -160,7 +181,20 @@ class Chat:
     def extend(
         self, context: Context, sampled: Sequence[int], messages: Sequence[Message], *, max_calls: int | None = None
     ) -> Context:
-        """Return the context after the sampled tokens and the messages that follow them; `max_calls`: see `read`."""
+        """Return the context after a sampled turn and the messages that follow it.
+
+        The new context starts with exactly the tokens of `context` and the sampled ones, unless the template rewrites
+        the history; then `opens_segment` is set.
+
+        Args:
+            context: Context from which the turn was sampled.
+            sampled: [T] token ids of the turn, including the token that ended it.
+            messages: Messages after the turn, such as tool results.
+            max_calls: Maximum number of calls of the turn; see `read`.
+
+        Raises:
+            PolicyError: If the template rejects the conversation.
+        """
         speech = self._speech(self._text(sampled), context, max_calls)
         after = (*context.spoken, speech, *self._foreign(messages, speech, context.tools))
         ended = sampled[-1] if sampled and sampled[-1] in self.stop_ids else None
@@ -176,9 +210,16 @@ class Chat:
     def read(
         self, sampled: Sequence[int], tools: Sequence[ToolSpec], *, turn: int, max_calls: int | None = None
     ) -> Message:
-        """Parse the sampled tokens of a turn; call ids are unique within the episode.
+        """Parse the sampled tokens of a turn into an assistant message.
 
-        Calls after the first `max_calls` are left out. With 0, text that looks like a call is text.
+        A thought is part of the message's text, within `<think>` tags.
+
+        Args:
+            sampled: [T] token ids of the turn.
+            tools: Available tools.
+            turn: Index of the turn in the episode; call ids are `call_{turn}_{index}`.
+            max_calls: Maximum number of calls; further calls are dropped. With 0, text that looks like a call is kept
+                as text.
         """
         thought, _, message = self._taken_apart(self._text(sampled), tools, max_calls)
         calls = tuple(replace(call, id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls))
@@ -186,26 +227,34 @@ class Chat:
         return replace(message, content=(Text(text),) if text else (), tool_calls=calls)
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Return the tokens that a model would have sampled for a message, end of turn included."""
+        """Return the token ids that a model would have sampled for a message, including the token that ends the turn.
+
+        Raises:
+            ValueError: If the tool-call format cannot express the message.
+        """
         text, end = self.write_turn(message, tools)
         return (*self.encode(text), end)
 
     def write_turn(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[str, int]:
-        """Return a message as the text of a turn, and the token that ends the turn and is not part of that text."""
+        """Return the text that a model would have sampled for a message, and the id of the token that ends the turn.
+
+        Raises:
+            ValueError: If the tool-call format cannot express the message.
+        """
         text = self._written(message, tools)
         end = self._ends.call if message.tool_calls else self._ends.answer
         sign = self._text_of(end)  # a marker of the format can be the end of the turn
         return (text.removesuffix(sign) if sign in self.format.markers else text), end
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Tokenize a text without special tokens; an unpaired surrogate, which no tokenizer reads, becomes `�`."""
+        """Tokenize a text without adding special tokens; unpaired surrogates become `�`."""
         return tuple(self.tokenizer.encode(_HALF.sub("\ufffd", text), add_special_tokens=False))
 
     def _check(self) -> None:
-        """Check that the template renders a conversation.
+        """Check that the template renders user messages and a generation prompt.
 
         Raises:
-            PolicyError: If it fails, or omits a necessary part.
+            PolicyError: If the template fails, or omits one of them.
         """
         prober = Prober(self._show)
 
@@ -226,7 +275,10 @@ class Chat:
             )
 
     def _afresh(self, spoken: Spoken, tools: tuple[ToolSpec, ...]) -> Context:
-        """Render the full context; look-alikes of special tokens in the model's turns are broken up."""
+        """Render the full context as a new segment.
+
+        Look-alikes of special tokens in the model's turns are broken up.
+        """
         cleared = tuple(self._cleared(m, tools) if isinstance(m, TurnParts) else m for m in spoken)
         written = self._render(cleared, tools, True)
         tokens = TokenSequence(self.encode(written))
@@ -235,8 +287,13 @@ class Chat:
     def _continued(self, context: Context, after: Spoken, ended: int | None) -> str:
         """Return the text that the template writes after the last turn of the model.
 
+        Args:
+            context: Context before the turn.
+            after: Conversation with the turn and the messages that follow it.
+            ended: Id of the sampled token that ended the turn; None if the turn was truncated.
+
         Raises:
-            Rewritten: If the template changes the context.
+            HistoryRewritten: If the template renders the existing context differently.
         """
         mark = choose_placeholder([m.text if isinstance(m, TurnParts) else m for m in after])
         turns = [m for m in after[context.opened :] if isinstance(m, TurnParts)]
@@ -275,7 +332,7 @@ class Chat:
         return after_turn[stop + len(end_text) :]
 
     def _text(self, sampled: Sequence[int]) -> str:
-        """Decode the model's tokens, without the one that ended the turn."""
+        """Decode the sampled tokens of a turn, without the token that ended it."""
         ended = bool(sampled) and sampled[-1] in self.stop_ids and self._text_of(sampled[-1]) not in self.format.markers
         return str(self.tokenizer.decode(sampled[:-1] if ended else sampled, skip_special_tokens=False))
 
@@ -283,7 +340,7 @@ class Chat:
         return self._token_text.get(token) or str(self.tokenizer.decode([token], skip_special_tokens=False))
 
     def _taken_apart(self, text: str, tools: Sequence[ToolSpec], limit: int | None = None) -> tuple[str, str, Message]:
-        """Return (the thought with its tags, the thought, the message with text and calls)."""
+        """Split the text of a turn into (thought with its tags, thought, message with text and calls)."""
         opening, closing = self.dialect.thought_signs
         if self._ends.thought_end_separates_calls and not text.lstrip().startswith(opening.lstrip()):
             closing = ""  # the tag that ends a thought also separates calls, and this turn has no thought
@@ -311,7 +368,7 @@ class Chat:
         return signed, thought, message
 
     def _without_frame(self, text: str) -> str:
-        """Remove the frame that the template writes around the text of a turn."""
+        """Remove the tags that the template writes around the text of a turn."""
         opening = self.dialect.said_sign.strip()
         if opening and text.lstrip().startswith(opening):
             text = text.lstrip().removeprefix(opening)
@@ -319,7 +376,7 @@ class Chat:
         return text if end is None else text[: end.start()]
 
     def _speech(self, text: str, context: Context, max_calls: int | None = None) -> TurnParts:
-        """Parse a turn into the parts that the template receives."""
+        """Split the text of a turn into the parts that the template receives."""
         _, thought, message = self._taken_apart(text, context.tools, max_calls)
         closing = self.dialect.thought_signs[1]
         content = message.text.strip() if closing in text else message.text
@@ -334,7 +391,7 @@ class Chat:
         return TurnParts(text, thought, content, calls)
 
     def _cleared(self, speech: TurnParts, tools: Sequence[ToolSpec]) -> TurnParts:
-        """Break up all look-alikes of special tokens, except those that are part of a call."""
+        """Return a turn in which look-alikes of special tokens are broken up, except the syntax of calls."""
         thought, content = self._break_special(speech.thought), self._break_special(speech.content)
         if not self.dialect.writes_calls:
             message = self.format.read(speech.content, tools)
@@ -353,7 +410,11 @@ class Chat:
         return replace(call, name=self._break_special(call.name), arguments=arguments)
 
     def _written(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write a message as the template does if the format reads that back; else as the format does."""
+        """Return the text of a turn that contains this message.
+
+        The text is as the template renders the message if it is parsed back into the same message, else as the format
+        writes it.
+        """
         signed, closed, content = message.text.rpartition("</think>")
         thought, content = signed.strip().removeprefix("<think>").strip(), content.strip() if closed else content
         question: dict[str, Any] = {"role": "user", "content": "x"}
@@ -384,7 +445,10 @@ class Chat:
         return f"{'' if begun else before}{thought}{behind_it}{written}"
 
     def _turn(self, opened: str, spoken: Spoken, tools: Sequence[ToolSpec]) -> str:
-        """Return the text of the model's turn in the template up to its end; empty if it cannot be separated."""
+        """Return the text of the model's turn in a rendered conversation.
+
+        Empty if it cannot be separated from the rest.
+        """
         try:
             rendered = self._render(spoken, tools, False)
         except PolicyError:
@@ -399,18 +463,18 @@ class Chat:
         return text[: at + len(sign)] if sign in self.format.markers else text[:at]
 
     def _begins_thought(self, prompt: str) -> bool:
-        """Return whether the generation prompt starts a thought."""
+        """Return whether a generation prompt ends with the opening tag of a thought."""
         opening = self.dialect.thought_signs[0]
         return bool(opening) and prompt.rstrip().endswith(opening)
 
     def _to_whom_it_knows(self, spoken: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-        """Merge the system message into the user's if the template does not support system messages."""
+        """Merge a system message into the user message after it if the template does not render system messages."""
         if self.knows_system or len(spoken) < 2 or [m["role"] for m in spoken[:2]] != ["system", "user"]:
             return spoken
         return ({**spoken[1], "content": f"{spoken[0]['content']}\n\n{spoken[1]['content']}"}, *spoken[2:])
 
     def _render(self, spoken: Spoken, tools: Sequence[ToolSpec], generation_prompt: bool) -> str:
-        """Render the conversation.
+        """Render messages and turns of the model with the template.
 
         Raises:
             PolicyError: If the template fails, or rejects the conversation.
@@ -424,11 +488,11 @@ class Chat:
     def _foreign(
         self, messages: Sequence[Message], speech: TurnParts | None, tools: Sequence[ToolSpec]
     ) -> tuple[dict[str, Any], ...]:
-        """Convert untrusted messages for the template, with look-alikes of special tokens broken up.
+        """Convert untrusted messages into messages for the template, with look-alikes of special tokens broken up.
 
         Args:
             messages: Untrusted messages.
-            speech: Turn of the model before them; None if they are the first.
+            speech: Turn of the model before the messages; None if they are the first.
             tools: Available tools.
         """
         safe = [replace(message, content=(Text(self._safe(to_text(message))),)) for message in messages]
@@ -463,7 +527,7 @@ class Chat:
         return tuple(converted)
 
     def _declared(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
-        """Break up look-alikes in tools: their names, texts and schemas are untrusted, as messages are."""
+        """Return the tools with look-alikes broken up in names, descriptions and schemas, which are untrusted."""
         if not self._breaks("\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)):
             return tools
         return [
@@ -479,14 +543,14 @@ class Chat:
         return [self._safe_in(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def _breaks(self, text: str) -> bool:
-        """Return whether a text contains look-alikes of special tokens, or is tokenized into one."""
+        """Return whether a text contains a look-alike of a special token, or is tokenized into a special token."""
         return bool(self._look_alike.search(text)) or not self._special_ids.isdisjoint(self.encode(text))
 
     def _safe(self, text: str) -> str:
-        """Break up all look-alikes of special tokens in a text, for any normalization of the tokenizer.
+        """Return a text in which no special token remains after any normalization of the tokenizer.
 
         Raises:
-            PolicyError: If the tokenizer reads a special token in every variant.
+            PolicyError: If every variant of the text is still tokenized into a special token.
         """
         # some tokenizers normalize letters: full-width characters, or they drop a zero-width space
         folded = unicodedata.normalize("NFKC", text)
@@ -497,7 +561,10 @@ class Chat:
         raise PolicyError("untrusted text contains special tokens of the tokenizer")
 
     def _break_special(self, text: str) -> str:
-        """Insert a zero-width space after the first character of look-alikes: visually equal, tokenized differently."""
+        """Insert a zero-width space after the first character of each look-alike.
+
+        The text looks the same and is tokenized differently.
+        """
         return self._look_alike.sub(lambda match: match.group()[0] + "\u200b" + match.group()[1:], text)
 
     def _with_tools(self, spoken: tuple[dict[str, Any], ...], description: str) -> tuple[dict[str, Any], ...]:
@@ -532,20 +599,20 @@ def choose_placeholder(conversation: Sequence[Any]) -> str:
 
 
 def with_placeholders(speech: TurnParts, mark: str) -> TurnParts:
-    """Return the same turn with a placeholder for each of its parts."""
+    """Return a turn with a placeholder for each of its parts, to find out which parts the template renders."""
     calls = tuple(replace(c, arguments=json.dumps({"x": f"{mark}{i}x"})) for i, c in enumerate(speech.calls))
     content = f"{mark}cx" if speech.content or not (calls or speech.thought) else ""
     return TurnParts(speech.text, f"{mark}tx" if speech.thought else "", content, calls)
 
 
 def list_placeholders(marked: TurnParts) -> list[str]:
-    """Return the placeholders that must be rendered for a turn."""
+    """Return the placeholders of a turn that must occur in the rendered text."""
     calls = [json.loads(call.arguments)["x"] for call in marked.calls]
     return [text for text in (marked.thought, marked.content, *calls) if text]
 
 
 def is_rendered(text: str, rendered: str) -> bool:
-    """Return whether a message is rendered, perhaps trimmed or as JSON."""
+    """Return whether the first line of a message occurs in a rendered text, as it is or as a JSON string."""
     first = text.strip().partition("\n")[0][:40].strip()
     return (
         first in rendered

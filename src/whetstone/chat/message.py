@@ -1,8 +1,8 @@
-"""Chat messages in the OpenAI format, as immutable values.
+"""Chat messages, tool calls and tool declarations as immutable values, with conversion to and from the OpenAI format.
 
 Note:
-    `arguments` of a tool call is a JSON *string*, exactly as in the model's text. It may be invalid; the component that
-    executes the call then returns an error to the model.
+    `arguments` of a tool call is a JSON *string*, exactly as the model wrote it. The string can be invalid JSON; the
+    toolset that executes the call then returns an error to the model.
 """
 
 from __future__ import annotations
@@ -16,51 +16,60 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text part of a message."""
+    """Text part of a message's content."""
 
     text: str
+    """Text of the part; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Image part of a message."""
+    """Image part of a message's content."""
 
     url: str
-    """Address or `data:` URL."""
+    """HTTP address or `data:` URL of the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One tool call."""
+    """Call of a tool by the model, with unparsed arguments."""
 
     name: str
+    """Name of the called tool; the tool does not necessarily exist."""
     arguments: str
-    """A JSON object as text; not necessarily valid."""
+    """Arguments as the text of a JSON object; not necessarily valid JSON."""
     id: str = ""
-    """Identifier that pairs the call with its result; unique within the episode."""
+    """Identifier that pairs the call with its result; unique within an episode, empty if not assigned yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """Declaration of a tool for a model."""
+    """Declaration of a tool, as a chat template or tool-call format shows it to the model."""
 
     name: str
+    """Name by which the model calls the tool."""
     description: str
+    """Purpose of the tool, in the words that the model reads."""
     parameters: Mapping[str, Any]
-    """A JSON Schema of type `object`."""
+    """JSON Schema of type `object` for the arguments."""
 
     def to_openai(self) -> dict[str, Any]:
-        """Return the declaration in the OpenAI format."""
+        """Return the declaration in the OpenAI format: `{"type": "function", "function": {…}}`."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
     @classmethod
     def from_openai(cls, declared: Any) -> ToolSpec:
-        """Parse a declaration in the OpenAI format, with or without `{"type": "function", "function": …}` around it, or
-        in the format of the Model Context Protocol (`inputSchema`).
+        """Parse a tool declaration in the OpenAI format or in that of the Model Context Protocol.
+
+        A missing description becomes the empty string, and a missing schema an object without properties.
+
+        Args:
+            declared: Object with `name`, `description` and `parameters` (or `inputSchema`), optionally nested in
+                `{"type": "function", "function": …}`.
 
         Raises:
-            ValueError: If it is not one.
+            ValueError: If `declared` is not an object, or has no `name`.
         """
         inner = declared.get("function", declared) if isinstance(declared, Mapping) else None
         if not isinstance(inner, Mapping) or "name" not in inner:
@@ -70,10 +79,7 @@ class ToolSpec:
 
     @property
     def properties(self) -> dict[str, Mapping[str, Any]]:
-        """Schema of each parameter by name.
-
-        A schema that is not a mapping (`true`: anything) becomes {}.
-        """
+        """JSON Schema of each parameter by name; a schema that is not a mapping (`true`: anything) becomes {}."""
         declared = self.parameters.get("properties")
         if not isinstance(declared, Mapping):
             return {}
@@ -81,7 +87,7 @@ class ToolSpec:
 
     @property
     def only_text_parameter(self) -> str | None:
-        """Name of the parameter if the tool has exactly one, a string; else None."""
+        """Name of the parameter if the tool has exactly one and it is an unrestricted string; otherwise None."""
         if len(self.properties) != 1:
             return None
         ((name, schema),) = self.properties.items()
@@ -90,32 +96,35 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: role, content and tool calls."""
+    """Chat message: role, content and tool calls."""
 
     role: Role
+    """Author of the message: `system`, `user`, `assistant` (the model) or `tool` (a tool result)."""
     content: tuple[Text | Image, ...] = ()
+    """Text and image parts in order; empty if the message has only tool calls."""
     tool_calls: tuple[ToolCall, ...] = ()
+    """Calls of an `assistant` message, in the order in which the model made them."""
     tool_call_id: str | None = None
-    """Id of the call of which a `tool` message is the result."""
+    """Id of the call whose result a `tool` message contains; None for other roles and for results of malformed calls.
+    """
     malformed: tuple[str, ...] = ()
-    """Calls that could not be parsed, each as an error text; only on `assistant` messages."""
+    """One error text per tool call of an `assistant` message that could not be parsed."""
 
     @property
     def text(self) -> str:
-        """Concatenated text parts."""
+        """All text parts, concatenated without a separator; images are left out."""
         return "".join(part.text for part in self.content if isinstance(part, Text))
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Text and addresses of images: equal for messages that are equal for the policy."""
+        """Text and image addresses as a tuple; messages with equal keys look the same to the policy."""
         return (self.text, *(part.url for part in self.content if isinstance(part, Image)))
 
     def to_openai(self) -> dict[str, Any]:
-        """Return the message in the OpenAI format.
+        """Return the message as a dictionary in the OpenAI format.
 
-        Content without images is a plain string.
-
-        `malformed` is an extension and is written only if it is not empty.
+        Content without images becomes a plain string, and other content a list of parts. `malformed` is an extension of
+        the format and is written only if it is not empty.
         """
         written: dict[str, Any] = {"role": self.role}
         if all(isinstance(part, Text) for part in self.content):
@@ -135,12 +144,13 @@ class Message:
 
     @classmethod
     def from_openai(cls, written: Mapping[str, Any]) -> Message:
-        """Parse a message of `to_openai` or of any OpenAI-style API.
+        """Parse a message in the OpenAI format, including the extension that `to_openai` writes.
 
-        `content: null` is no content.
+        `content: null` and a missing `content` are parsed as empty content.
 
         Raises:
-            ValueError: If it is not one: an unknown role, a text that is not a string, a call without a name.
+            ValueError: If the role is unknown, a text is not a string, a content part is neither text nor image, or a
+                call has no function name.
         """
         if not isinstance(written, Mapping) or written.get("role") not in get_args(Role):
             raise ValueError(f"a message has a role of {', '.join(get_args(Role))}, got {str(written)[:80]}")
@@ -154,27 +164,32 @@ class Message:
 
 
 def system(text: str) -> Message:
-    """Create a system message."""
+    """Create a system message with one text part."""
     return Message("system", (Text(text),))
 
 
 def user(text: str) -> Message:
-    """Create a user message."""
+    """Create a user message with one text part."""
     return Message("user", (Text(text),))
 
 
 def assistant(text: str, *tool_calls: ToolCall) -> Message:
-    """Create a message of the model."""
+    """Create an assistant message (a turn of the model); an empty text gives empty content."""
     return Message("assistant", (Text(text),) if text else (), tool_calls)
 
 
 def tool_result(text: str, *, call_id: str | None = None) -> Message:
-    """Create a tool result; `call_id` is None if the call could not be parsed."""
+    """Create a `tool` message with the result of a call.
+
+    Args:
+        text: Result as the model reads it.
+        call_id: Id of the call; None if the call could not be parsed.
+    """
     return Message("tool", (Text(text),), tool_call_id=call_id)
 
 
 def with_text(message: Message, text: str) -> Message:
-    """Return a message with another text."""
+    """Return a copy of a message whose content is only this text; images are dropped, calls are kept."""
     return replace(message, content=(Text(text),) if text else ())
 
 

@@ -1,4 +1,4 @@
-"""Ollama Modelfile: the chat template in Go's template language, tools in `SYSTEM`, ends of turns.
+"""Ollama Modelfile of an exported model: Go template, `SYSTEM` with the tools, and stop texts.
 
 Ollama does not read Jinja. The text between two messages depends on their roles only, so it is taken from rendered
 conversations, and the Go template chooses it by the previous and the next role.
@@ -16,7 +16,7 @@ from whetstone.chat.incremental_tokenizer import Chat
 from whetstone.chat.message import ToolSpec
 
 END = "end"
-"""Pseudo role after the last message: the generation prompt."""
+"""Pseudo role after the last message, for the generation prompt."""
 _CONVERSATIONS = (
     ("system", "user", "assistant", "user"),
     ("user", "assistant", "tool", "tool", "assistant", "tool"),
@@ -25,11 +25,14 @@ _MARK = "qz{}zq"
 
 
 def message_frames(tokenizer: Any, source: str) -> dict[tuple[str, str], str]:
-    """Return the text between two messages by their roles.
+    """Return the text that a template writes between two messages, by the pair of their roles.
 
-    `("", role)` is the text before the first.
+    The key `("", role)` is for the text before the first message, and `(role, "end")` for the generation prompt. Pairs
+    that the template rejects, such as results without a call, are left out.
 
-    Pairs that the template refuses, such as results without a call, are left out.
+    Args:
+        tokenizer: Tokenizer that renders the template.
+        source: Jinja source of the template.
     """
     frames: dict[tuple[str, str], str] = {}
     for roles in _CONVERSATIONS:
@@ -62,12 +65,14 @@ def write_modelfile(
     context_length: int,
     sampling: Mapping[str, float],
 ) -> str:
-    """Write an Ollama Modelfile.
+    """Return the text of an Ollama Modelfile.
 
     Args:
-        file: GGUF file next to it.
+        file: Name of the GGUF file in the same folder.
+        chat: Chat of the trained model.
         source: Jinja template of the exported model.
-        tools: Tools of training; they are described in `SYSTEM` if Whetstone puts them into the system message.
+        tools: Tools of training; described in `SYSTEM` if the template does not render tools itself.
+        context_length: Context length in tokens.
         sampling: Values of `temperature` and `top_p`.
     """
     frames = message_frames(chat.tokenizer, source)

@@ -2,7 +2,7 @@
 
 Note:
     A server that is down, overloaded or returns no completion has not returned an empty answer. The request is repeated
-    with increasing delays, and then it is an infrastructure error.
+    with increasing delays, and then raises `InfrastructureError`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,30 @@ _LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One chat completion."""
+    """Chat completion that a server returned."""
 
     message: Mapping[str, Any]
-    """Message in the OpenAI format; `content` may be null if it has tool calls."""
+    """Assistant message in the OpenAI format; `content` may be null if the message has tool calls."""
     finish: str = "stop"
+    """Finish reason of the server: `stop`, `length` or `tool_calls`."""
     prompt_tokens: int = 0
+    """Number of prompt tokens; 0 if the server does not report it."""
     completion_tokens: int = 0
+    """Number of sampled tokens; 0 if the server does not report it."""
     tries: int = 1
-    """Number of requests that were sent."""
+    """Number of requests that were sent for the completion, retries included."""
 
     @property
     def text(self) -> str:
-        """Text of the message."""
+        """Text of the message; empty if `content` is null."""
         return str(self.message.get("content") or "")
 
 
 def read_api_key(variable: str) -> str:
-    """Return the API key in an environment variable; empty if no variable is named.
+    """Return the API key from an environment variable, and mask it in all later output.
+
+    Args:
+        variable: Name of the environment variable; empty if the endpoint needs no key.
 
     Raises:
         RecipeError: If the variable is not set.
@@ -55,16 +61,19 @@ def read_api_key(variable: str) -> str:
 
 
 class ChatEndpoint:
-    """Client of one model.
+    """Client of one model at an OpenAI-compatible server.
+
+    Judges, user simulators and model tools use it. It can be used from several event loops, one after another.
 
     Args:
         url: Base URL of the API, such as `http://localhost:8000/v1`.
         model: Name of the model at the server.
         key: Bearer token; empty: none.
-        seconds: Timeout of one request.
+        seconds: Timeout of one request in seconds.
         tries: Maximum number of requests for one completion.
         concurrency: Maximum number of requests in flight.
-        pause: Seconds before the first retry; doubled each time, and at least the delay that the server requests.
+        pause: Seconds before the first retry; doubled each time, at most 30, and at least the delay that the server
+            requests.
     """
 
     def __init__(
@@ -86,14 +95,14 @@ class ChatEndpoint:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def complete(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
-        """Request the next message of a conversation.
+        """Request the next message of a conversation, with retries.
 
         Args:
             messages: Conversation in the OpenAI format.
             options: Further fields of the request, such as `temperature`, `tools`, `response_format`.
 
         Raises:
-            InfrastructureError: If the server cannot be reached, or never returns a completion.
+            InfrastructureError: If the server cannot be reached, rejects the request, or never returns a completion.
         """
         self._client_for_loop()
         body = {"model": self.model, "messages": list(messages), **options}
@@ -112,13 +121,13 @@ class ChatEndpoint:
         raise InfrastructureError(f"the request to the model at {self.url} failed: {problem}{remedy}")
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connections to the server; a later request opens new ones."""
         client, self._client = self._client, None
         if client is not None and self._loop is asyncio.get_running_loop():
             await client.aclose()
 
     def _client_for_loop(self) -> None:
-        """Create a client for the running event loop: connections belong to a loop."""
+        """Create an HTTP client for the running event loop if there is none, because connections belong to a loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._client = loop, None
@@ -126,7 +135,12 @@ class ChatEndpoint:
         self._client = self._client or httpx2.AsyncClient(timeout=self._seconds, headers=self._headers)
 
     async def _request(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str, float | None]:
-        """Return (response if it is a completion, error, seconds before a retry or None if a retry cannot help)."""
+        """Send one request.
+
+        Returns:
+            (response body if it is a completion, else None; problem; seconds before a retry, or None if a retry cannot
+            help).
+        """
         assert self._client is not None
         try:
             answer = await fetch_bounded(

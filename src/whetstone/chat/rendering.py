@@ -1,7 +1,7 @@
-"""Rendering of conversations by a tokenizer's template, with errors in one line.
+"""Rendering of conversations with a tokenizer's chat template; template errors become one-line `PolicyError`s.
 
 Note:
-    A tokenizer may have several templates. The one for tools is used if there is one.
+    A tokenizer may have several templates. The template for tools is used if there is one.
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ from whetstone.chat.template_probe import Shown
 from whetstone.errors import PolicyError, did_you_mean
 
 Variable = bool | int | float | str
-"""Value of an additional template variable."""
+"""Value of an additional template variable, such as `enable_thinking`."""
 
 
 def template_renderer(tokenizer: Any, variables: Mapping[str, Variable] | None = None) -> Shown:
-    """Return the renderer of a tokenizer's template.
+    """Return a function that renders conversations with the chat template of a tokenizer.
 
-    Of several templates, the one for tools is used.
+    If the tokenizer has several templates, the template for tools is used.
 
     Args:
-        tokenizer: Tokenizer.
+        tokenizer: Hugging Face tokenizer.
         variables: Additional template variables by name.
 
+    Returns:
+        Function (messages, tools, whether to add the generation prompt) → text; raises `PolicyError` if the template
+        fails.
+
     Raises:
-        PolicyError: If there is no template, its Jinja is invalid, or it never reads one of the variables. The renderer
-            raises it if the template fails.
+        PolicyError: If the tokenizer has no template, the Jinja is invalid, or the template never reads one of the
+            variables.
     """
     variables = dict(variables or {})
     named = tokenizer_name(tokenizer)
@@ -73,12 +77,12 @@ def template_renderer(tokenizer: Any, variables: Mapping[str, Variable] | None =
 
 
 def uses_clock(tokenizer: Any) -> bool:
-    """Return whether the output of a template can depend on the current time."""
+    """Return whether the text that a tokenizer's template renders can depend on the current time."""
     return compile_template(tokenizer.get_chat_template(tools=[{}])).tells_time
 
 
 def tokenizer_name(tokenizer: Any) -> str:
-    """Return the name of a tokenizer for messages."""
+    """Return the name or path of a tokenizer for messages; `tokenizer` if it has none."""
     return str(tokenizer.name_or_path or "tokenizer")
 
 
@@ -87,9 +91,9 @@ def _short(error: Exception) -> str:
 
 
 def write_as_text(format: ToolCallFormat, message: Message, tools: Sequence[ToolSpec]) -> str:
-    """Write a turn with its calls in the format.
+    """Return an assistant message with its calls as text of the tool-call format.
 
-    If the format cannot express them, as plain text.
+    If the format cannot express a call, the calls are written as `name(arguments)`, one per line after the text.
     """
     try:
         return format.write(message, tools)
@@ -98,10 +102,12 @@ def write_as_text(format: ToolCallFormat, message: Message, tools: Sequence[Tool
 
 
 def to_text(message: Message) -> str:
-    """Return a message as text, for a policy that reads only text.
+    """Return the content of a message as plain text, for a policy that reads only text.
+
+    An image in a tool result becomes `[image]`.
 
     Raises:
-        PolicyError: If a message other than a tool result has an image; an image of a tool becomes `[image]`.
+        PolicyError: If a message other than a tool result has an image.
     """
     if message.role != "tool" and any(isinstance(part, Image) for part in message.content):
         raise PolicyError("the message contains an image, but this policy reads only text")

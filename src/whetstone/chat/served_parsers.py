@@ -1,7 +1,7 @@
-"""Tool-call parsers of vLLM and SGLang for a tool-call format, and a parser file for vLLM if there is none.
+"""Tool-call parsers of vLLM and SGLang for a tool-call format, and a parser file for vLLM if it has none.
 
-The parser file (`vllm serve … --tool-parser-plugin FILE`) imports copies of the modules that parse calls in training,
-which are written next to it, so the environment of vLLM does not need Whetstone.
+The parser file (`vllm serve … --tool-parser-plugin FILE`) imports copies of the modules that parse calls in training.
+The copies are written next to it, so the environment of vLLM does not need Whetstone.
 """
 
 from __future__ import annotations
@@ -21,22 +21,27 @@ from whetstone.chat.protocol import ToolCallFormat
 
 _PARSERS = tomllib.loads((files(__package__) / "served_parsers.toml").read_text("utf-8"))
 VLLM_PARSERS: Mapping[str, str] = _PARSERS["vllm"]
-"""`--tool-call-parser` of vLLM by format."""
+"""Value of vLLM's `--tool-call-parser` by tool-call format."""
 SGLANG_PARSERS: Mapping[str, str] = _PARSERS["sglang"]
-"""`--tool-call-parser` of SGLang by format."""
+"""Value of SGLang's `--tool-call-parser` by tool-call format."""
 PARSER_FILE = "vllm_tool_parser.py"
+"""Name of the parser file for vLLM in the folder of an exported model."""
 _PACKAGE = "whetstone_calls"
 _PLUGIN = Template((files(__package__) / "vllm_tool_parser.py.txt").read_text("utf-8"))
 
 
 def write_parser_file(folder: Path, name: str, format: ToolCallFormat) -> Path:
-    """Write a parser file for vLLM into a folder, and the modules it imports into `whetstone_calls`.
+    """Write a vLLM parser file for a tool-call format, and copies of the modules that it imports.
+
+    The copies are in the subfolder `whetstone_calls`.
 
     Args:
-        name: Name of the format.
+        folder: Folder of the exported model.
+        name: Name under which vLLM registers the parser.
+        format: Tool-call format that parses the calls.
 
     Returns:
-        The file.
+        Path of the parser file.
     """
     kind = type(format)
     package = folder / _PACKAGE

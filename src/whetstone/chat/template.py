@@ -1,11 +1,11 @@
-"""Sandboxed rendering of untrusted chat templates, with limits of time and memory.
+"""Sandboxed rendering of untrusted Jinja chat templates, with limits of time and memory.
 
 A template is a program. Jinja's sandbox isolates it from Python's internals, but does not limit its time and memory:
 `range` in `range`, a text doubled forty times, `{{ 'a' * 10**10 }}`. Here the size of values is checked before and
 after each operation, and the elapsed time at each iteration of a loop, each call and each piece of output.
 
 Note:
-    For a harmless template the output must be identical to that of Transformers, so the environment is configured in
+    The output for a harmless template must be identical to that of Transformers, so the environment is configured in
     the same way. One operation is allowed in addition: a list may be appended to and popped from.
 """
 
@@ -48,13 +48,15 @@ _WIDE = re.compile(r"\d{6}|\*")
 
 
 class ChatTemplate:
-    """A compiled template.
+    """Compiled chat template that renders conversations within limits of time and memory.
+
+    Create it with `compile_template`, which caches compiled templates.
 
     Args:
         source: Jinja source of a model's template.
 
     Raises:
-        TemplateError: If the Jinja is invalid.
+        TemplateError: If the Jinja is invalid, or longer than 1 MiB.
     """
 
     def __init__(self, source: str) -> None:
@@ -65,7 +67,7 @@ class ChatTemplate:
             tree = self._environment.parse(source)
             self._asks = {node.name for node in tree.find_all(nodes.Name)}
             self.reads = frozenset(meta.find_undeclared_variables(tree) - self._environment.globals.keys())
-            """Variables that the template reads and does not define."""
+            """Names of the variables that the template reads and does not define."""
             measured = _Measuring().visit(tree)
             measured.set_environment(self._environment)
             code = self._environment.compile(measured)
@@ -80,16 +82,16 @@ class ChatTemplate:
         special: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
-        """Render a conversation.
+        """Render a conversation to the text that the model reads.
 
         Args:
-            messages: Messages.
-            add_generation_prompt: Whether to add the generation prompt.
-            special: Special tokens by the names that templates use, and additional template variables.
+            messages: Messages in the OpenAI format, or as the template expects them.
+            add_generation_prompt: Whether to add the generation prompt (the header of the model's next turn).
+            special: Special tokens by the names that templates use (`bos_token`), and additional template variables.
             tools: Available tools in the OpenAI format; None if there are none.
 
         Raises:
-            TemplateError: If the template fails, or exceeds its time or memory.
+            TemplateError: If the template fails, rejects the conversation, or exceeds its limit of time or memory.
         """
         self._environment.begin()
         with _as_template_errors():
@@ -104,11 +106,11 @@ class ChatTemplate:
 
     @property
     def tells_time(self) -> bool:
-        """Whether the output can depend on the current time."""
+        """Whether the rendered text can depend on the current time, because the template reads a clock."""
         return not self._asks.isdisjoint(_CLOCKS)
 
     def _own_names(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
-        """Return variables of some templates: the tools as text (FireFunction), the date."""
+        """Return variables that few templates read: `functions` (the tools as JSON text) and `datetime` (the date)."""
         own: dict[str, str] = {}
         if "functions" in self._asks:
             own["functions"] = json.dumps(tools or [], ensure_ascii=False)
@@ -119,7 +121,9 @@ class ChatTemplate:
 
 @functools.lru_cache(maxsize=4)
 def compile_template(source: str) -> ChatTemplate:
-    """Compile a template, with a cache: compiling a long one takes half a second.
+    """Return the compiled template of a Jinja source; the last four templates are cached.
+
+    Compiling a long template takes half a second.
 
     Raises:
         TemplateError: If the Jinja is invalid.
@@ -128,14 +132,14 @@ def compile_template(source: str) -> ChatTemplate:
 
 
 def _copied(value: Any) -> Any:
-    """Copy nested lists and dicts."""
+    """Return a deep copy of nested lists and mappings, so that a template cannot change the caller's values."""
     if isinstance(value, Mapping):
         return {key: _copied(inner) for key, inner in value.items()}
     return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 class _as_template_errors:
-    """Converts all exceptions of a template into `TemplateError`."""
+    """Context manager that converts every exception of a template into `TemplateError`."""
 
     def __enter__(self) -> None:
         pass
@@ -146,16 +150,16 @@ class _as_template_errors:
 
 
 class _Spent(threading.local):
-    """Resources that the rendering in a thread has used."""
+    """Resources that the current rendering of a thread has used, and its deadlines."""
 
     size: int = 0
-    """Number of characters created."""
+    """Number of characters, and of weighted elements, created by the rendering."""
     until: tuple[float, float] = (math.inf, math.inf)
-    """Deadlines by the monotonic clock and by the thread's processor time."""
+    """Deadlines in seconds: (by the monotonic clock, by the processor time of the thread)."""
 
 
 class _Measured(ImmutableSandboxedEnvironment):
-    """Transformers' environment for templates, with limits on each operation."""
+    """Jinja environment with the settings of Transformers, and limits on every operation."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -172,16 +176,22 @@ class _Measured(ImmutableSandboxedEnvironment):
         self._spent = _Spent()
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Also allow `append` and `pop` of lists, which Kimi-K2's template requires: templates receive copies."""
+        """Return whether a template may access an attribute: as in Jinja's sandbox, plus `append` and `pop` of lists.
+
+        Kimi-K2's template calls both. They are harmless because templates receive copies.
+        """
         return (isinstance(obj, list) and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
 
     def begin(self) -> None:
-        """Reset the limits for a rendering."""
+        """Reset the counters and deadlines of this thread before a rendering."""
         self._spent.size = 0
         self._spent.until = time.monotonic() + _MOST_SECONDS, time.thread_time() + _MOST_SECONDS
 
     def tick(self) -> bool:
-        """Check the time, at an iteration of a loop or a call; return True."""
+        """Raise `TemplateError` if the time limit has passed; otherwise return True.
+
+        Compiled templates call it at each iteration of a loop and at each call.
+        """
         # processor time is at most elapsed time, which is faster to read
         soonest, until = self._spent.until
         if time.monotonic() > soonest and time.thread_time() > until:
@@ -189,24 +199,28 @@ class _Measured(ImmutableSandboxedEnvironment):
         return True
 
     def count_size(self, value: Any) -> Any:
-        """Count the size of a value that the template created."""
+        """Add the size of a new value to the total, and return the value.
+
+        Raises:
+            TemplateError: If the rendering has created more than the limit.
+        """
         self._spent.size += _size(value)
         if self._spent.size > _MOST_MADE:
             raise TemplateError(f"it makes more than {_MOST_MADE} characters")
         return value
 
     def check_output(self, value: Any) -> str:
-        """Check and return a piece of output."""
+        """Return a piece of output as text, after checking the time and size limits."""
         self.tick()
         _size(value)
         return str(self.count_size(str(value)))
 
     def join_values(self, *values: Any) -> str:
-        """Concatenate values (`a ~ b`)."""
+        """Concatenate values as text: the operator `a ~ b` of Jinja."""
         return "".join(map(self.check_output, values))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **named: Any) -> Any:
-        """See `SandboxedEnvironment.call`."""
+        """Call a function of the template within the limits; overrides `SandboxedEnvironment.call`."""
         if __obj in __self._own:
             return __obj(*args)
         __self.tick()
@@ -218,7 +232,7 @@ class _Measured(ImmutableSandboxedEnvironment):
         return __self.count_size(super().call(__context, __obj, *args, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """See `SandboxedEnvironment.call_binop`."""
+        """Evaluate `+`, `*`, `**` or `%` within the limits; overrides `SandboxedEnvironment.call_binop`."""
         self.tick()
         if operator == "*":
             for one, other in ((left, right), (right, left)):
@@ -244,7 +258,7 @@ class _Measured(ImmutableSandboxedEnvironment):
 
 
 class _Measuring(NodeTransformer):
-    """Inserts checks of loops, texts and lists into a template."""
+    """Syntax-tree transformer that inserts time and size checks into a template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -278,18 +292,18 @@ class _Measuring(NodeTransformer):
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the model's text for loss masks; here it renders its content."""
+    """Jinja extension `{% generation %}`, which marks the model's text for loss masks; renders only its content."""
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Return the content."""
+        """Return the nodes between `{% generation %}` and `{% endgeneration %}`."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class _Names(Namespace):
-    """A template's namespace, whose variables cannot access Python's internals."""
+    """Implementation of `namespace()` in templates; names that start with an underscore are rejected."""
 
     def __init__(*args: Any, **named: Any) -> None:
         own, *rest = args
@@ -328,10 +342,12 @@ def _to_json(
 
 
 def _size(value: Any) -> int:
-    """Return the number of characters and weighted elements; shared parts count each time.
+    """Return the size of a value: its characters, plus a weight of 64 per element or bit of a number.
+
+    Parts that occur several times count each time.
 
     Raises:
-        TemplateError: If a value exceeds its limit.
+        TemplateError: If the size exceeds 16 MiB.
     """
     size, left = 0, [value]
     while left:
@@ -352,10 +368,12 @@ def _size(value: Any) -> int:
 
 
 def _check_growth(subject: Any, others: Sequence[Any], *, formats: bool) -> None:
-    """Check that a text or list cannot become too large in an operation.
+    """Raise `TemplateError` if an operation on a text or list could create a value that is too large.
 
-    Raises:
-        TemplateError: If it could.
+    Args:
+        subject: Text or list on which the method or filter operates.
+        others: Arguments of the operation.
+        formats: Whether the operation formats text, so that widths in `subject` matter.
     """
     _check_numbers(others)
     if formats and isinstance(subject, str) and _WIDE.search(subject):

@@ -1,4 +1,4 @@
-"""Detection of how a template renders tools, calls, results and thoughts, by rendering probe conversations.
+"""Detection of how a chat template renders tools, calls, results and thoughts, by rendering probe conversations.
 
 The name of the model is not read. Short conversations with unique texts are rendered. Which of these texts appear,
 where, and between which tags, determines how a conversation must be passed to this template. A template writes calls in
@@ -35,73 +35,83 @@ TOOL = ToolSpec(
         "required": ["text", "count"],
     },
 )
-"""Tool in the probe conversations."""
+"""Tool that the probe conversations offer and call."""
 _ARGUMENTS: dict[str, Any] = {"text": f"{CALLED} b", "count": 3}
 _THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking", "thoughts")
 _TAGS = ("<think>", "</think>")
 _OTHER_TAGS = (("[THINK]", "[/THINK]"), ("<|inner_prefix|>", "<|inner_suffix|>"))
-"""Tags around thoughts that are tokens of a model, and that its template writes only if the content is a list of
-parts."""
+"""Tags of thoughts that are tokens of a model, but that its template writes only if contents are lists of parts."""
 _END = re.compile(r"\s*(?:<|\[|\Z)")
 _FIRST_SIGN = re.compile(r"\s*(?:<[^<>]*>|\[/?\w+\])")
 
 Shown = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None, bool], str]
-"""(messages, tools, whether to add the generation prompt) → rendered text; raises if the template rejects them."""
+"""Function (messages, tools, whether to add the generation prompt) → rendered text.
+
+Raises `PolicyError` if the template rejects the messages.
+"""
 
 
 class HistoryRewritten(Exception):
-    """The template renders the history differently than before; the message describes the difference."""
+    """Signal that the template renders earlier messages differently than before; the text describes the difference.
+
+    `Chat.extend` catches it and renders the conversation again in a new segment.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TurnParts:
-    """Parts of one turn of the model."""
+    """One turn of the model, split into thought, text and calls as a template receives them."""
 
     text: str
-    """Full text as it was sampled."""
+    """Full text of the turn as sampled, with tags and calls; empty for turns that were not sampled."""
     thought: str
+    """Thought without its tags; empty if there is none."""
     content: str
+    """Text after the thought, without calls that the template writes itself."""
     calls: tuple[ToolCall, ...] = ()
-    """Calls, with the ids that the template receives."""
+    """Calls of the turn, with the ids that the template receives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Properties of one template that determine which messages it receives."""
+    """Properties of a chat template that determine in which form it receives a conversation.
+
+    `probe_template` detects them.
+    """
 
     shows_tools: bool = False
-    """Whether the template renders tools; otherwise they are described in the system message."""
+    """Whether the template renders tools; otherwise the tool-call format describes them in the system message."""
     writes_calls: bool = False
-    """Whether the template writes calls in the tool-call format; otherwise calls are text of the model."""
+    """Whether the template writes calls in the tool-call format; otherwise calls are part of the model's text."""
     shows_answers: bool = False
-    """Whether the template renders messages of role `tool`; otherwise the format writes results."""
+    """Whether the template renders messages of role `tool`; otherwise the tool-call format presents results."""
     objects: bool = True
-    """Whether arguments are passed as objects; otherwise as JSON text."""
+    """Whether the template receives arguments of calls as objects; otherwise as JSON text."""
     silence: str | None = ""
-    """Content of a turn that has only calls."""
+    """Content of a turn that has only calls: the empty string or None."""
     call_id: str = "call{index:05d}"
-    """Pattern of call ids."""
+    """Pattern of call ids, with the fields `{index}` and `{name}`."""
     takes_ids: bool = True
-    """Whether an id that the model wrote is accepted unchanged."""
+    """Whether the template accepts any id that the model wrote; otherwise only ids of nine letters or digits."""
     several: bool = True
-    """Whether a turn can have several calls."""
+    """Whether the template renders several calls in one turn."""
     speaks_and_calls: bool = True
-    """Whether a turn can have text and calls."""
+    """Whether the template renders text and calls in one turn."""
     thought_key: str = ""
-    """Message key of the thought; empty if the thought is in the content, between tags."""
+    """Message key under which the template reads the thought; empty if the thought is in the content, between tags."""
     thought_signs: tuple[str, str] = _TAGS
-    """Tags that separate a thought from text."""
+    """(opening, closing) tags of a thought, without line breaks."""
     thought_frame: tuple[str, str] = ("<think>\n", "\n</think>\n\n")
-    """Text around a thought, line breaks included."""
+    """(before, after) text around a thought, including tags and line breaks."""
     said_sign: str = ""
-    """Tag that the model writes before its text."""
+    """Tag that the model writes before its text; empty for most templates."""
     parts: bool = False
-    """Whether contents are passed as lists of parts, which templates of multimodal models require."""
+    """Whether the template receives contents as lists of parts, as templates of multimodal models do."""
     no_tools: tuple[()] | None = None
-    """Value of `tools` if there are none."""
+    """Value of `tools` if there are none: None or an empty tuple."""
 
     def convert_turn(self, speech: TurnParts) -> dict[str, Any]:
-        """Convert a turn of the model into a message."""
+        """Convert a turn of the model into the message that the template receives."""
         content, calls = speech.content, speech.calls if self.several else speech.calls[:1]
         if calls and not self.speaks_and_calls:
             content = ""
@@ -119,7 +129,12 @@ class Dialect:
         return message
 
     def id_of(self, call: ToolCall, index: int) -> str:
-        """Return the id of a call, the `index`-th of the conversation."""
+        """Return the id of a call as the template receives it.
+
+        Args:
+            call: Call, with the id that the model wrote, or an empty id.
+            index: Number of calls before this call in the conversation.
+        """
         if call.id and (self.takes_ids or re.fullmatch("[A-Za-z0-9]{9}", call.id)):
             return call.id
         return self.call_id.format(index=index, name=call.name)
@@ -135,7 +150,14 @@ class Dialect:
 
 
 class Prober:
-    """Renders probe conversations, each once for all formats."""
+    """Renderer of probe conversations for one template; caches the results, which all tool-call formats share.
+
+    The constructor also finds out whether the template needs contents as lists of parts, and `[]` instead of None for
+    no tools.
+
+    Args:
+        render: Renderer of the template, see `template_renderer`.
+    """
 
     def __init__(self, render: Shown) -> None:
         self._shown = render
@@ -150,7 +172,16 @@ class Prober:
                 self.parts, self.no_tools = False, None
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: bool, add_generation_prompt: bool) -> str | None:
-        """Render messages; None if the template rejects them."""
+        """Return the rendered messages; None if the template rejects them.
+
+        Args:
+            messages: Messages in the OpenAI format.
+            tools: Whether to offer the probe tool.
+            add_generation_prompt: Whether to add the generation prompt.
+
+        Raises:
+            PolicyError: If the template exceeds its limit of time or memory.
+        """
         passed_tools = [TOOL.to_openai()] if tools else self.no_tools
         read = in_parts(messages) if self.parts else messages
         key = json.dumps([read, passed_tools, add_generation_prompt])
@@ -164,7 +195,14 @@ class Prober:
         return self._seen[key]
 
     def render_turn(self, message: Mapping[str, Any], tools: bool) -> str:
-        """Render a turn of the model without its header, even if the template rewrites the messages before it."""
+        """Return the rendered text of a model's turn without its header.
+
+        This also works if the template rewrites the messages before the turn: the shared prefix is then cut at a tag.
+
+        Args:
+            message: Assistant message after a user message.
+            tools: Whether to offer the probe tool.
+        """
         prompted, unprompted, rendered = (
             self.render(messages, tools, prompt) or ""
             for messages, prompt in (([_user()], True), ([_user()], False), ([_user(), message], False))
@@ -177,7 +215,7 @@ class Prober:
 
 
 def in_parts(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Convert the contents of messages into lists of parts."""
+    """Return messages whose text contents are lists with one text part."""
     return [
         {**message, "content": [{"type": "text", "text": message["content"]}]}
         if isinstance(message.get("content"), str)
@@ -187,12 +225,12 @@ def in_parts(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def probe_template(prober: Prober, format: ToolCallFormat, vocabulary: Container[str]) -> Dialect:
-    """Probe a template for a model that calls tools in this format.
+    """Detect the properties of a chat template for a model that calls tools in a format.
 
     Args:
-        prober: Renders probe conversations.
-        format: Tool-call format.
-        vocabulary: Texts that are single tokens.
+        prober: Renderer of probe conversations.
+        format: Tool-call format of the model.
+        vocabulary: Texts that are single tokens of the tokenizer.
     """
     base = Dialect(parts=prober.parts, no_tools=prober.no_tools)
     dialect = _calls(prober, format, base)
@@ -210,7 +248,10 @@ def probe_template(prober: Prober, format: ToolCallFormat, vocabulary: Container
 
 
 def parse_mismatch(prober: Prober, format: ToolCallFormat) -> int | None:
-    """Return the number of characters of a rendered call that the format reads as text; None if it reads no call."""
+    """Return how badly a format fits the calls of a template: number of characters of a call that it reads as text.
+
+    0 is a perfect fit. None means that the format reads no call.
+    """
     dialect = _calls(prober, format, Dialect(parts=prober.parts, no_tools=prober.no_tools))
     if dialect is None:
         return None
@@ -219,10 +260,7 @@ def parse_mismatch(prober: Prober, format: ToolCallFormat) -> int | None:
 
 
 def reads_escapes(prober: Prober, format: ToolCallFormat) -> bool:
-    """Return whether the format reads a backslash in a rendered call.
-
-    Some formats differ only in escapes.
-    """
+    """Return whether the format reads a backslash in a rendered call correctly; some formats differ only in this."""
     dialect = _calls(prober, format, Dialect(parts=prober.parts, no_tools=prober.no_tools))
     if dialect is None:
         return False
@@ -233,20 +271,26 @@ def reads_escapes(prober: Prober, format: ToolCallFormat) -> bool:
 
 
 def mentions_format(prober: Prober, format: ToolCallFormat, vocabulary: Container[str]) -> bool:
-    """Return whether a template that shows tools but writes no calls, or the tokenizer, has markers of this format."""
+    """Return whether a template that renders tools, or the tokenizer, contains the first marker of a format.
+
+    This is the evidence for formats whose calls the template does not write.
+    """
     instructions = _instructions(prober)
     signs = [sign for sign in format.markers if len(sign) > 3]
     return bool(instructions) and bool(signs) and (signs[0] in instructions or signs[0] in vocabulary)
 
 
 def _instructions(prober: Prober) -> str:
-    """Return the rendered text of a conversation with tools; empty if the tools are not rendered."""
+    """Return the rendered text of a user message with tools offered; empty if the template does not render tools."""
     rendered = prober.render([_user()], True, True) or ""
     return rendered if TOOL.name in rendered else ""
 
 
 def _calls(prober: Prober, format: ToolCallFormat, base: Dialect) -> Dialect | None:
-    """Find the message layout for which the template renders calls in the format, and their results; None if none."""
+    """Return the message layout for which the template renders calls in the format, and their results.
+
+    None if there is no such layout.
+    """
     ways = product(
         (True, False) if _instructions(prober) else (False,),
         ("call{index:05d}", "functions.{name}:{index}"),
@@ -274,7 +318,7 @@ def _calls(prober: Prober, format: ToolCallFormat, base: Dialect) -> Dialect | N
 
 
 def _reads(prober: Prober, format: ToolCallFormat, dialect: Dialect, count: int) -> bool:
-    """Return whether the format reads back the calls that the template rendered."""
+    """Return whether the format parses the calls that the template rendered back into the same calls."""
     turn = prober.render_turn(dialect.convert_turn(_speech(dialect, count)), dialect.shows_tools)
     if CALLED not in turn:
         return False
@@ -291,7 +335,7 @@ def _reads(prober: Prober, format: ToolCallFormat, dialect: Dialect, count: int)
 
 
 def _thoughts(prober: Prober, dialect: Dialect) -> Dialect:
-    """Detect the message key of thoughts and the text around them."""
+    """Return the dialect with the message key of thoughts and the text that the template writes around them."""
     for key in (*_THOUGHT_KEYS, ""):
         tried = replace(dialect, thought_key=key)
         for calls, content in product((0, 1) if dialect.writes_calls else (0,), (SAID, "")):
@@ -313,7 +357,7 @@ def _thoughts(prober: Prober, dialect: Dialect) -> Dialect:
 
 
 def _frame(prober: Prober, dialect: Dialect, rendered: str, following: str) -> tuple[str, str]:
-    """Return the text that the template writes around a thought before `following`."""
+    """Return the text that the template writes before and after a thought, up to the text or call that follows it."""
     opening, _, after = rendered.partition(THOUGHT)
     if not opening.strip():  # the generation prompt starts the thought
         speech = dialect.convert_turn(
@@ -337,7 +381,7 @@ def _frame(prober: Prober, dialect: Dialect, rendered: str, following: str) -> t
 
 
 def _framed(prober: Prober, dialect: Dialect) -> Dialect:
-    """Detect the tag before text, and whether a turn can have text and calls."""
+    """Return the dialect with the tag before text, and with whether a turn can have both text and calls."""
     before = prober.render_turn(_assistant(SAID), dialect.shows_tools).partition(SAID)[0]
     _, closed, sign = before.rpartition(dialect.thought_signs[1])
     sign = sign.strip() if closed else sign
@@ -359,7 +403,7 @@ def _speech(dialect: Dialect, calls: int, thought: str = "", content: str = "") 
 
 
 def common_prefix(one: str, other: str) -> str:
-    """Return the common prefix of two texts."""
+    """Return the longest common prefix of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return one[: next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))]
 

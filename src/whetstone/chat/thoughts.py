@@ -1,8 +1,9 @@
-"""Separates the thought of a turn from the text and calls that follow it.
+"""Separation of the thought of a turn from the text and calls that follow it.
 
 Note:
     `</think>` may also occur within the thought ("I close with </think>") and within the arguments of a call. Therefore
-    the thought ends at the last such tag that is not part of a call. Other tags are tokens, and end it immediately.
+    the thought ends at the last such tag that is not part of a call. Other closing tags are single tokens, and end the
+    thought at their first occurrence.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ _MAX_TRIALS = 8
 def read_after_thought(
     text: str, closing: str, read: Callable[[str], Message], *, opening: str = "<think>"
 ) -> tuple[str, Message]:
-    """Split a turn at the end of its thought and read the rest.
+    """Split a turn at the end of its thought, and parse the rest.
+
+    A call within a thought that is never closed is reported as malformed and not executed.
 
     Args:
-        closing: Sign that ends a thought, such as `</think>`.
-        opening: Sign that starts one; a turn that starts with it has a thought.
-        read: Reads text and calls of a turn without a thought.
+        text: Text of the turn.
+        closing: Tag that ends a thought, such as `</think>`; empty if the model has no thoughts.
+        read: Parser of text and calls, for a turn without a thought.
+        opening: Tag that starts a thought.
 
     Returns:
-        (the thought with its signs, empty if there is none; the message after it).
+        (the thought with its tags, empty if there is none; the message after the thought).
     """
     starts_thought = bool(opening.strip()) and text.lstrip().startswith(opening.lstrip())
     if not closing or closing not in text:

@@ -1,4 +1,4 @@
-"""Bytes of single tokens.
+"""Conversion of single tokens to bytes.
 
 A token can contain a part of a character, which no text expresses: decoded separately it is U+FFFD. The concatenated
 bytes of the tokens of an answer are the bytes of its text.
@@ -16,11 +16,14 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenBytes:
-    """The bytes of the tokens of one vocabulary.
+    """Decoder from single tokens of a tokenizer to bytes.
 
     Byte-level tokenizers (GPT-2) write each byte as a letter. SentencePiece tokenizers write a space as U+2581, and a
     byte of a character that is not in the vocabulary as `<0xE2>`. Tokens of any other tokenizer are decoded one at a
     time.
+
+    Args:
+        tokenizer: Hugging Face tokenizer.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -39,10 +42,11 @@ class TokenBytes:
         self._replaced = [(old, new) for old, new in replaced if old]
 
     def decode_token(self, token: int, *, is_first: bool = False) -> bytes:
-        """Return the bytes of a token; of a special token those of its name.
+        """Return the bytes of a token; a special token gives the bytes of its text, such as `<|im_end|>`.
 
         Args:
-            is_first: Whether the token starts an answer; decoding drops its first space in some tokenizers.
+            token: Token id.
+            is_first: Whether the token starts an answer; decoding then drops its leading space in some tokenizers.
         """
         piece = self._bytes_of(token)
         return piece[1:] if is_first and self._strips_start and piece.startswith(b" ") else piece
@@ -63,12 +67,16 @@ class TokenBytes:
         return str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
 
     def split_tokens(self, tokens: Sequence[int]) -> list[bytes]:
-        """Return the bytes of each token of an answer."""
+        """Return the bytes of each token of an answer, in order: [T] ids give T byte strings."""
         return [self.decode_token(token, is_first=place == 0) for place, token in enumerate(tokens)]
 
 
 def text_offsets(pieces: Sequence[bytes]) -> list[int]:
-    """Return the number of whole characters before each token."""
+    """Return, for each token, the number of complete characters before it in the text.
+
+    Args:
+        pieces: Bytes of each token, see `TokenBytes.split_tokens`.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     offsets, count = [], 0
     for piece in pieces:
@@ -78,7 +86,7 @@ def text_offsets(pieces: Sequence[bytes]) -> list[int]:
 
 
 def _decoders(tokenizer: Any) -> list[dict[str, Any]]:
-    """Return the decoding steps of a fast tokenizer; none for any other tokenizer."""
+    """Return the decoding steps of a fast tokenizer as dictionaries; empty for other tokenizers."""
     decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
     if decoder is None:
         return []
@@ -92,7 +100,10 @@ def _pattern(step: dict[str, Any]) -> str:
 
 
 def _byte_letters() -> dict[str, int]:
-    """Return letter → byte of byte-level tokenizers: printable bytes as themselves, others from U+0100 on."""
+    """Return the map from letter to byte that byte-level tokenizers use.
+
+    Printable bytes are represented by themselves, and all others by the characters from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""Tokens that end a turn of the model, found by rendering turns with the chat template.
+"""Detection of the tokens that end a turn of the model, by rendering turns with the chat template.
 
 Note:
     Some templates write the token that ends an answer also within a turn, for example after a thought. A model that is
@@ -20,45 +20,51 @@ from whetstone.errors import PolicyError
 _PROBE = "\ue000probe\ue000"
 
 Render = Callable[[Any, Any, bool], str]
-"""Renders (messages and turns of the model, tools, whether the generation prompt follows)."""
+"""Function (messages and turns of the model, tools, whether to add the generation prompt) → rendered text."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnds:
-    """How turns of the model end."""
+    """Tokens and text with which turns of the model end."""
 
     answer: int
-    """Token that the template writes after an answer."""
+    """Id of the token that the template writes after a turn without calls."""
     call: int
-    """Token that ends a turn with calls."""
+    """Id of the token that the template writes after a turn with calls."""
     stop_ids: frozenset[int]
-    """All tokens that end a turn."""
+    """Ids of all tokens at which generation of a turn stops."""
     text_end: str
-    """Text that the template writes between an answer and the token that ends the turn; mostly empty."""
+    """Text that the template writes between an answer and the token that ends the turn; empty for most templates."""
     thought_end_separates_calls: bool
-    """The sign that ends a thought is also written between two calls."""
+    """Whether the template writes the closing tag of thoughts also between two calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Tokens of a tokenizer, as far as ends of turns depend on them."""
+    """Tokenizer functions and special tokens that the detection needs."""
 
     encode: Callable[[str], tuple[int, ...]]
+    """Function from text to token ids, without special tokens added."""
     added: Mapping[int, str]
-    """Text of each added token."""
+    """Text of each added token by id."""
     special: frozenset[int]
+    """Ids of added tokens that are special, and not ordinary words."""
     eos: int | None
-    """The end-of-sequence token."""
+    """Id of the end-of-sequence token; None if the tokenizer has none."""
 
 
 def find_turn_ends(named: str, dialect: Dialect, render: Render, prober: Prober, vocabulary: Vocabulary) -> TurnEnds:
-    """Find how a chat template ends turns of the model.
+    """Find the tokens and text with which a chat template ends turns of the model.
 
     Args:
-        named: Name of the model in errors.
+        named: Name of the model in error messages.
+        dialect: Properties of the template.
+        render: Renderer of messages and turns.
+        prober: Renderer of probe conversations.
+        vocabulary: Tokens of the tokenizer.
 
     Raises:
-        PolicyError: No special token ends a turn.
+        PolicyError: If no special token ends a turn.
     """
     finder = _Finder(named, dialect, render, prober, vocabulary)
     answering, calling = finder.find_closings()
@@ -74,7 +80,7 @@ def find_turn_ends(named: str, dialect: Dialect, render: Render, prober: Prober,
 
 
 def end_pattern(text_end: str) -> re.Pattern[str]:
-    """Return the pattern of the end of a text in which all tags but the last may be missing."""
+    """Return a regular expression for `TurnEnds.text_end` at the end of a text; all tags but the last are optional."""
     tags = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^\s<\[]+", text_end) or [""]
     optional = "".join(f"(?:{re.escape(tag)}\\s*)?" for tag in tags[:-1])
     return re.compile(rf"(?<!\s)\s*{optional}{re.escape(tags[-1])}\s*\Z")
@@ -89,10 +95,12 @@ class _Finder:
     vocabulary: Vocabulary
 
     def find_closings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the tokens that end an answer and a turn with calls, as the template writes them.
+        """Return the tokens that the template writes after an answer, and after a turn with calls.
+
+        The first token of each is used.
 
         Raises:
-            PolicyError: No special token ends a turn.
+            PolicyError: If no special token ends a turn.
         """
         messages = ({"role": "user", "content": "x"}, TurnParts("", "", _PROBE))
         alone = self.render(messages, (), False).rpartition(_PROBE)[2]
@@ -126,7 +134,13 @@ class _Finder:
         return answering, (self._ends(tail, tail) or speaker or answering)[:1]
 
     def find_text_end(self, stops: Sequence[str]) -> str:
-        """Return the text that the template writes between an answer and the token that ends the turn."""
+        """Return the text with special tokens that the template writes between an answer and a stop token.
+
+        It is empty for most templates.
+
+        Args:
+            stops: Texts of the stop tokens.
+        """
         rendered = self.render(({"role": "user", "content": "x"}, TurnParts("", "", _PROBE)), (), False)
         after = rendered.rpartition(_PROBE)[2]
         end = min((at for stop in stops if (at := after.find(stop)) >= 0), default=0)
@@ -134,7 +148,7 @@ class _Finder:
         return between if any(i in self.vocabulary.added for i in self.vocabulary.encode(between)) else ""
 
     def separates_calls(self) -> bool:
-        """Whether the template writes the sign that ends a thought also in a turn of two calls without a thought."""
+        """Return whether the template writes the closing tag of thoughts between two calls without a thought."""
         opening, closing = self.dialect.thought_signs
         if not (self.dialect.writes_calls and opening.strip() and closing):
             return False
@@ -147,9 +161,12 @@ class _Finder:
         return closing in rest.rpartition(CALLED)[0]
 
     def find_inner_tokens(self, ends: set[int]) -> set[int]:
-        """Return the stop tokens that the template also writes within a turn, unless no other token ends that turn.
+        """Return the candidates for stop tokens that the template also writes within a turn.
 
         A model that is stopped by such a token could never call after a thought, or call twice.
+
+        Args:
+            ends: Ids of the candidates.
         """
         inner: set[int] = set()
         call = ToolCall(TOOL.name, json.dumps({"text": CALLED, "count": 3}))
@@ -166,7 +183,10 @@ class _Finder:
         return inner
 
     def _ends(self, after: str, alone: str) -> tuple[int, ...]:
-        """Return the token after a turn that ends it: the end-of-sequence token, the last one, or the first."""
+        """Return the token that ends a turn.
+
+        It is the end-of-sequence token if present, else the last token of the rendered turn, else the first.
+        """
         ids = [i for i in self.vocabulary.encode(after) if i in self.vocabulary.added]
         if self.vocabulary.eos in ids:
             return (self.vocabulary.eos,)

@@ -5,7 +5,8 @@ enables thinking. Thoughts in requests are ignored, as in all APIs.
 
 Note:
     `input` of a call is an object in the API and the model's own text here. Text that is not an object is returned as
-    `{"unparsed_arguments": text}` and read back as the original text, so that the turn is recognized.
+    `{"unparsed_arguments": text}`. If the client sends that object back, it is parsed into the original text, so that
+    the turn is recognized as the sampled one.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ _KINDS = {
 
 
 def parse_anthropic_request(body: Mapping[str, Any]) -> CompletionRequest:
-    """Parse a request.
+    """Parse the body of a `/v1/messages` request.
 
     Raises:
-        RefusedError: If it is invalid or not supported.
+        RefusedError: If `max_tokens` is missing, or a field is invalid, unknown or not supported.
     """
     refuse_unknown(body, _READ | _HARMLESS, _WHY)
     most = request_fields.parse_int(body, "max_tokens")
@@ -76,10 +77,10 @@ def parse_anthropic_request(body: Mapping[str, Any]) -> CompletionRequest:
 
 
 def parse_count_request(body: Mapping[str, Any]) -> CompletionRequest:
-    """Parse a request of `/v1/messages/count_tokens`.
+    """Parse the body of a `/v1/messages/count_tokens` request.
 
     Raises:
-        RefusedError: If it is invalid.
+        RefusedError: If a field is invalid, unknown or not supported.
     """
     refuse_unknown(body, _COUNTED | _HARMLESS, _WHY)
     _, _, tools = _choice(body.get("tool_choice"), _tools(body.get("tools")))
@@ -87,7 +88,11 @@ def parse_count_request(body: Mapping[str, Any]) -> CompletionRequest:
 
 
 def wants_thinking(body: Mapping[str, Any]) -> bool:
-    """Return whether the response includes thoughts."""
+    """Return whether a request asks for thoughts in the response (`thinking` is `enabled` or `adaptive`).
+
+    Raises:
+        RefusedError: If `thinking` is invalid.
+    """
     value = body.get("thinking")
     if value is None:
         return False
@@ -124,7 +129,7 @@ def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
 
 
 def _spoken(role: Any, content: Any, where: str) -> list[Message]:
-    """Convert one message of the API: first the results of calls, each a message, then the rest."""
+    """Convert a message of the API into messages: first one `tool` message per result, then text, images and calls."""
     if isinstance(content, str):
         return [Message(role, (Text(content),) if content else ())]
     blocks = [
@@ -181,7 +186,7 @@ def _call(block: Mapping[str, Any], where: str) -> ToolCall:
 
 
 def parse_input(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call as an object."""
+    """Return the arguments of a call as an object; text that is not a JSON object is wrapped, see the module's note."""
     try:
         read = strict_json(call.arguments)
     except (ValueError, RecursionError):
@@ -201,7 +206,12 @@ def _tools(value: Any) -> tuple[ToolSpec, ...]:
 
 
 def _choice(value: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, bool, tuple[ToolSpec, ...]]:
-    """Return (required tool, whether a turn ends after its first call, visible tools)."""
+    """Parse `tool_choice`.
+
+    Returns:
+        (name of the required tool, empty for any, None if no call is required; whether a turn ends after its first
+        call; tools that the model sees).
+    """
     if value is None:
         return None, False, tools
     choice = require_object(value, "tool_choice")
@@ -222,7 +232,7 @@ def _choice(value: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, bool, 
 def format_anthropic_message(
     id: str, model: str, answers: Sequence[CompletionResponse], body: Mapping[str, Any], tokenizer: Any
 ) -> dict[str, Any]:
-    """Write the response as one `message`."""
+    """Return the response body, an object of type `message` with the blocks of the only answer."""
     (answer,) = answers
     reason, stop = _ended(answer)
     usage = _usage(answer.prompt_tokens, len(answer.ids))
@@ -249,7 +259,7 @@ def _blocks(answer: CompletionResponse, thinking: bool) -> Iterator[dict[str, An
 
 
 def _ended(answer: CompletionResponse) -> tuple[str, str | None]:
-    """Return (stop reason, stop sequence)."""
+    """Return (stop reason, stop text that ended the answer or None)."""
     if answer.finish == "length":
         return "max_tokens", None
     if answer.message.tool_calls:
@@ -263,22 +273,22 @@ def _usage(read: int, drawn: int) -> dict[str, Any]:
 
 
 class MessageStream:
-    """A stream of `message_…` and `content_block_…` events."""
+    """Writer of `message_…` and `content_block_…` events; see `Stream`."""
 
     def __init__(self, id: str, model: str, body: Mapping[str, Any], tokenizer: Any) -> None:
         self._id, self._model, self._thinking = id, model, wants_thinking(body)
         self._place = 0
-        """Index of the next block to end."""
+        """Index of the current block, or of the next one if none is open."""
         self._shown: str | None = None
-        """Text of the current block; None if there is none."""
+        """Text of the open text block so far; None if no text was streamed."""
 
     def write_start(self, count: int, prompt_tokens: int) -> Iterator[str]:
-        """Yield the empty message."""
+        """Yield `message_start` with an empty message."""
         head = {**_head(self._id, self._model), "stop_reason": None, "stop_sequence": None}
         yield _event("message_start", message={**head, "usage": _usage(prompt_tokens, 0)})
 
     def write_text(self, number: int, text: str) -> Iterator[str]:
-        """Yield further text."""
+        """Yield new text as a delta; the first text also opens a text block."""
         if self._shown is None:
             self._shown = ""
             yield self._start_block({"type": "text", "text": ""})
@@ -286,7 +296,7 @@ class MessageStream:
         yield self._delta({"type": "text_delta", "text": text})
 
     def write_end(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
-        """Yield the remaining text, each call, and the stop reason."""
+        """Yield the remaining text, a block for the thought and for each call, and the stop reason with the usage."""
         (answer,) = answers
         blocks = list(_blocks(answer, self._thinking))
         if self._shown is not None:  # text that was streamed is first
@@ -303,7 +313,7 @@ class MessageStream:
         yield _event("message_stop")
 
     def write_error(self, error: RefusedError) -> str:
-        """Return the event of an error."""
+        """Return an `error` event in Anthropic's format."""
         return format_event(write_anthropic_error(error), "error")
 
     def _full_block(self, block: Mapping[str, Any]) -> Iterator[str]:
@@ -333,7 +343,7 @@ def _event(name: str, /, **values: Any) -> str:
 
 
 def write_anthropic_error(error: RefusedError) -> dict[str, Any]:
-    """Write an error in the format of the API."""
+    """Return the response body of an error in Anthropic's format."""
     kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": None}
 
@@ -349,4 +359,4 @@ MESSAGES = Wire(
     "msg_", parse_anthropic_request, format_anthropic_message, MessageStream, write_anthropic_error, _REQUEST
 )
 COUNTED = request_schemas.request_schema(_COUNTED | _HARMLESS, ("model", "messages"), **_OWN)
-"""JSON schema of a request of `/v1/messages/count_tokens`."""
+"""JSON Schema of a `/v1/messages/count_tokens` request."""

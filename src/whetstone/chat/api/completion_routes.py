@@ -1,4 +1,4 @@
-"""Paths of the APIs, and responses to rejected requests."""
+"""Routes of the completion APIs after `/v1/`, and responses to rejected requests."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ ROUTES: dict[str, Wire] = {
     "responses": RESPONSES,
     "messages": MESSAGES,
 }
-"""API format of each path after `/v1/`."""
+"""API format by path after `/v1/`."""
 _SERVED = (*ROUTES, "models", "episodes", "live", "people")
 _NOT_SERVED = (
     "embeddings", "audio", "images", "files", "uploads", "batches", "fine_tuning", "moderations", "assistants",
     "threads", "vector_stores", "realtime", "rerank", "score", "engines", "edits", "evals", "containers", "videos",
     "conversations",
 )  # fmt: skip
-"""First segments of paths of OpenAI's API, and of other servers, that no route supports."""
+"""First path segments of OpenAI's API, and of other servers, that no route supports."""
 
 
 def api_for_request(path: str, headers: Mapping[str, str]) -> Wire:
-    """Return the API format in which a request is rejected.
+    """Return the API format in which a rejection of a request is written: Anthropic's or OpenAI's.
 
     Args:
         path: Path of the request.
-        headers: Headers with names in lower case.
+        headers: Headers of the request, with names in lower case.
     """
     of_messages = "/v1/messages" in path or "anthropic-version" in headers
     return MESSAGES if of_messages else CHAT
@@ -43,16 +43,18 @@ def api_for_request(path: str, headers: Mapping[str, str]) -> Wire:
 def build_rejection(
     method: str, path: str, headers: Mapping[str, str], error: Exception
 ) -> tuple[int, dict[str, object], dict[str, str]]:
-    """Return the response to a request that is rejected, in the shape of the API.
+    """Return the response to a rejected request, in the format of the client's API.
+
+    An exception that is neither `RefusedError` nor `RouteError` is a fault of the server, and gives status 500.
 
     Args:
-        method: Of the request.
-        path: Of the request.
-        headers: Of the request, with names in lower case.
-        error: `RefusedError`, `RouteError`, or a fault of the server.
+        method: HTTP method of the request.
+        path: Path of the request.
+        headers: Headers of the request, with names in lower case.
+        error: Reason of the rejection.
 
     Returns:
-        (status, body, headers).
+        (HTTP status, JSON body, additional headers).
     """
     extra: dict[str, str] = {}
     if not isinstance(error, RefusedError):
@@ -70,7 +72,7 @@ def build_rejection(
 
 
 def find_remedy(path: str) -> str:
-    """Return the problem of a path that no route supports, and the remedy.
+    """Return the problem and the remedy for a path that no route supports.
 
     >>> find_remedy("/chat/completions")
     'not found; the API is under /v1: set base_url to http://HOST:PORT/v1 (Anthropic clients: http://HOST:PORT)'
@@ -95,12 +97,12 @@ def find_remedy(path: str) -> str:
 
 
 def model_entry(name: str) -> dict[str, object]:
-    """Return a model in the formats of OpenAI and Anthropic: each client reads its own fields."""
+    """Return the description of a model with the fields of OpenAI's and Anthropic's formats; a client reads its own."""
     at = {"created": 0, "created_at": "1970-01-01T00:00:00Z"}
     return {"id": name, "object": "model", "type": "model", "owned_by": "whetstone", "display_name": name, **at}
 
 
 def model_list(name: str) -> dict[str, object]:
-    """Return the list of the only model."""
+    """Return the body of `GET /v1/models`: a list with the only model of the server."""
     ends = {"has_more": False, "first_id": name, "last_id": name}
     return {"object": "list", "data": [model_entry(name)], **ends}

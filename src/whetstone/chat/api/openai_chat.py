@@ -28,12 +28,12 @@ from whetstone.chat.api.requests import CompletionRequest, CompletionResponse, R
 from whetstone.chat.token_bytes import TokenBytes
 
 MOST_NAMED = 20
-"""Maximum number of top log-probs per position."""
+"""Maximum value of `top_logprobs`: number of most likely tokens per position."""
 _HARMLESS = frozenset({
     "metadata", "model", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
     "stream", "stream_options", "user", "verbosity", "reasoning_effort", "modalities", "prompt_cache_retention",
 })  # fmt: skip
-"""Fields without effect on sampling, or that are read elsewhere."""
+"""Accepted fields that do not affect sampling, or that the server reads elsewhere."""
 _READ = frozenset({
     "messages", "tools", "tool_choice", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "seed",
     "n", "logprobs", "top_logprobs", "logit_bias", "response_format", "frequency_penalty", "presence_penalty",
@@ -49,10 +49,10 @@ _WHY = {
 
 
 def parse_chat_request(body: Mapping[str, Any]) -> CompletionRequest:
-    """Parse a request.
+    """Parse the body of a `/v1/chat/completions` request.
 
     Raises:
-        RefusedError: If it is invalid or not supported.
+        RefusedError: If a field is invalid, unknown or not supported.
     """
     refuse_unknown(body, _READ | _HARMLESS, _WHY)
     tools = request_fields.check_unique_tools(
@@ -81,10 +81,10 @@ def parse_chat_request(body: Mapping[str, Any]) -> CompletionRequest:
 
 
 def parse_chat_messages(conversation: Any) -> tuple[Message, ...]:
-    """Parse the messages of a request.
+    """Parse the `messages` of a request; null fields are ignored, and `developer` becomes `system`.
 
     Raises:
-        RefusedError: If they are invalid, or not in an order to which a model can respond.
+        RefusedError: If a message is invalid, or the messages are not in an order to which a model can respond.
     """
     if not isinstance(conversation, list) or not conversation:
         raise RefusedError("messages: a list of messages, one or more", param="messages")
@@ -113,10 +113,17 @@ def _tool(value: Any, number: int) -> ToolSpec:
 
 
 def parse_tool_choice(value: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, tuple[ToolSpec, ...]]:
-    """Return (required tool: a name, or empty for any; visible tools).
+    """Parse `tool_choice` of OpenAI's APIs.
+
+    Args:
+        value: Value of the field.
+        tools: Tools of the request.
+
+    Returns:
+        (name of the required tool, empty for any tool, None if no call is required; tools that the model sees).
 
     Raises:
-        RefusedError: If the choice is invalid, or names a tool that does not exist.
+        RefusedError: If the choice is invalid, or names a tool that the request does not define.
     """
     if value in (None, "auto"):
         return None, tools
@@ -134,10 +141,10 @@ def parse_tool_choice(value: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | No
 
 
 def check_tool_name(name: str, tools: Sequence[ToolSpec]) -> str:
-    """Return the name of a required tool.
+    """Return the name of a required tool, after a check that the request defines it.
 
     Raises:
-        RefusedError: If there is no tool of this name.
+        RefusedError: If the request defines no tool of this name.
     """
     if name not in {tool.name for tool in tools}:
         raise RefusedError(
@@ -147,15 +154,17 @@ def check_tool_name(name: str, tools: Sequence[ToolSpec]) -> str:
 
 
 def parse_format(value: Any, name: str, inside: str) -> Mapping[str, Any] | None:
-    """Return the JSON schema of the answer; None: unrestricted.
+    """Parse a response format and return the JSON Schema of the answer; None: unrestricted.
+
+    `json_object` gives the schema of any object.
 
     Args:
-        value: Value of the field.
+        value: Value of the field; None or `{"type": "text"}` does not restrict the answer.
         name: Name of the field, for errors.
-        inside: Key of the object with the schema and its name; empty if they are in the format itself.
+        inside: Key of the nested object that holds `schema`; empty if the format itself holds it.
 
     Raises:
-        RefusedError: If it is not a format.
+        RefusedError: If the type is unknown, or a `json_schema` has no schema.
     """
     kind = require_object(value, name).get("type", "text") if value is not None else "text"
     if kind == "text":
@@ -174,7 +183,7 @@ def parse_format(value: Any, name: str, inside: str) -> Mapping[str, Any] | None
 def format_chat_completion(
     id: str, model: str, answers: Sequence[CompletionResponse], body: Mapping[str, Any], tokenizer: Any
 ) -> dict[str, Any]:
-    """Write the answers as one `chat.completion`."""
+    """Return the response body, an object of type `chat.completion` with one choice per answer."""
     choices = [
         {
             "index": number,
@@ -189,7 +198,7 @@ def format_chat_completion(
 
 
 def message_to_json(answer: CompletionResponse) -> dict[str, Any]:
-    """Write the message in the format of the API."""
+    """Return the message of an answer in OpenAI's format, with the thought as `reasoning_content`."""
     text = answer.message.text
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if answer.message.tool_calls else "")}
     message["refusal"] = None
@@ -201,13 +210,13 @@ def message_to_json(answer: CompletionResponse) -> dict[str, Any]:
 
 
 def count_usage(answers: Sequence[CompletionResponse]) -> dict[str, Any]:
-    """Count the prompt and sampled tokens."""
+    """Return the `usage` object: tokens of the prompt, sampled tokens of all answers, and their sum."""
     prompt, drawn = answers[0].prompt_tokens, sum(len(answer.ids) for answer in answers)
     return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
 
 
 def list_logprobs(answer: CompletionResponse, tokenizer: Any) -> list[dict[str, Any]]:
-    """Return text, bytes and log-prob of each token, and of the most likely tokens at its position if requested.
+    """Return text, log-prob and bytes of each token of an answer, with the most likely tokens if requested.
 
     The concatenated bytes of all tokens are those of the text. `token` contains U+FFFD for a part of a character.
     """
@@ -228,7 +237,7 @@ def _logprobs(answer: CompletionResponse, tokenizer: Any) -> dict[str, Any]:
 
 
 class ChatStream:
-    """A stream of `chat.completion.chunk` events, as lines of text."""
+    """Writer of `chat.completion.chunk` events; see `Stream`."""
 
     def __init__(self, id: str, model: str, body: Mapping[str, Any], tokenizer: Any) -> None:
         options = body.get("stream_options") or {}
@@ -238,18 +247,18 @@ class ChatStream:
         self._shown: dict[int, str] = {}
 
     def write_start(self, count: int, prompt_tokens: int) -> Iterator[str]:
-        """Yield the roles of all choices."""
+        """Yield one event per choice with the role `assistant`."""
         for number in range(count):
             self._shown[number] = ""
             yield self._event(number, {"role": "assistant", "content": ""})
 
     def write_text(self, number: int, text: str) -> Iterator[str]:
-        """Yield further text of a choice."""
+        """Yield an event with new text of a choice."""
         self._shown[number] += text
         yield self._event(number, {"content": text})
 
     def write_end(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
-        """Yield the remaining text and finish reason of each choice, and the usage."""
+        """Yield thought, remaining text, calls and finish reason of each choice, then the usage if requested."""
         for number, answer in enumerate(answers):
             text, streamed = answer.message.text, self._shown[number]
             if answer.thought:
@@ -268,7 +277,7 @@ class ChatStream:
         yield "data: [DONE]\n\n"
 
     def write_error(self, error: RefusedError) -> str:
-        """Return the event of an error."""
+        """Return an event with the error in OpenAI's format."""
         return format_event(write_error(error))
 
     def _event(self, number: int, delta: Mapping[str, Any], **more: Any) -> str:
@@ -277,13 +286,18 @@ class ChatStream:
 
 
 def format_event(data: Mapping[str, Any], name: str = "") -> str:
-    """Format a server-sent event, with a name if the API has names."""
+    """Return a server-sent event with JSON data.
+
+    Args:
+        data: Data of the event.
+        name: Event name, for APIs that name events; empty: no name.
+    """
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
 def write_error(error: RefusedError) -> dict[str, Any]:
-    """Write an error in the format of the API."""
+    """Return the response body of an error in OpenAI's format."""
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
     kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}

@@ -1,4 +1,4 @@
-"""`/v1/completions`: continues a text, or token ids, without a template.
+"""`/v1/completions`: continuation of a text or of token ids, without a chat template.
 
 The prompt is not changed, and special tokens in its text are tokenized as such. Clients that render conversations
 themselves get the same result as from any server.
@@ -31,10 +31,10 @@ _WHY = {
 
 
 def parse_completion_request(body: Mapping[str, Any]) -> CompletionRequest:
-    """Parse a request.
+    """Parse the body of a `/v1/completions` request.
 
     Raises:
-        RefusedError: If it is invalid or not supported.
+        RefusedError: If a field is invalid, unknown or not supported.
     """
     fields_with_effect = {
         name: value for name, value in body.items() if (name, value) not in (("echo", False), ("best_of", 1))
@@ -73,7 +73,7 @@ def _prompt(value: Any) -> str | tuple[int, ...]:
 def format_text_completion(
     id: str, model: str, answers: Sequence[CompletionResponse], body: Mapping[str, Any], tokenizer: Any
 ) -> dict[str, Any]:
-    """Write the answers as one `text_completion`."""
+    """Return the response body, an object of type `text_completion` with one choice per answer."""
     choices = [
         _choice(number, answer.message.text, answer.finish, _logprobs(answer, tokenizer, body))
         for number, answer in enumerate(answers)
@@ -104,7 +104,7 @@ def _logprobs(answer: CompletionResponse, tokenizer: Any, body: Mapping[str, Any
 
 
 def _named(piece: bytes) -> str:
-    """Return the text of a token; a part of a character is `bytes:\\xe2\\x82`, as in OpenAI's API."""
+    r"""Return the text of a token; a token with a part of a character becomes `bytes:\xe2\x82`, as in OpenAI's API."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -112,7 +112,7 @@ def _named(piece: bytes) -> str:
 
 
 def _named_tops(vocabulary: TokenBytes, tops: Mapping[int, float], *, is_first: bool) -> dict[str, float]:
-    """Return the log-probs of tokens by text; a second token of the same text is `token_id:17`."""
+    """Return log-probs by the text of their token; if two tokens have the same text, the second is `token_id:17`."""
     named: dict[str, float] = {}
     for token, logprob in tops.items():
         text = _named(vocabulary.decode_token(token, is_first=is_first))
@@ -121,7 +121,7 @@ def _named_tops(vocabulary: TokenBytes, tops: Mapping[int, float], *, is_first: 
 
 
 class TextStream:
-    """A stream of `text_completion` events."""
+    """Writer of `text_completion` events; see `Stream`."""
 
     def __init__(self, id: str, model: str, body: Mapping[str, Any], tokenizer: Any) -> None:
         options = body.get("stream_options") or {}
@@ -130,17 +130,17 @@ class TextStream:
         self._shown: dict[int, str] = {}
 
     def write_start(self, count: int, prompt_tokens: int) -> Iterator[str]:
-        """Yield nothing before there is text."""
+        """Yield nothing: this API has no event before the first text."""
         self._shown = dict.fromkeys(range(count), "")
         return iter(())
 
     def write_text(self, number: int, text: str) -> Iterator[str]:
-        """Yield further text of a choice."""
+        """Yield an event with new text of a choice."""
         self._shown[number] += text
         yield self._event(_choice(number, text, None))
 
     def write_end(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
-        """Yield the remaining text and finish reason of each choice, and the usage."""
+        """Yield the remaining text and finish reason of each choice, the usage if requested, and `[DONE]`."""
         for number, answer in enumerate(answers):
             text, streamed = answer.message.text, self._shown[number]
             rest = text[len(streamed) :] if text.startswith(streamed) else ""
@@ -150,7 +150,7 @@ class TextStream:
         yield "data: [DONE]\n\n"
 
     def write_error(self, error: RefusedError) -> str:
-        """Return the event of an error."""
+        """Return an event with the error in OpenAI's format."""
         return format_event(write_error(error))
 
     def _event(self, choice: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """`/v1/responses`: requests and responses of OpenAI's Responses API.
 
 A turn of the model, one message here, is several items in the API: the thought, the text, each call. Consecutive items
-of the model are read back as one turn, so that the turn is recognized.
+of the model in a request are parsed into one turn, so that the turn is recognized as the sampled one.
 
 Note:
     `instructions` are not part of the conversation that `previous_response_id` continues; each request repeats them.
@@ -58,12 +58,12 @@ _INCLUDED = ("message.output_text.logprobs", "reasoning.encrypted_content")
 
 
 def parse_response_request(body: Mapping[str, Any]) -> CompletionRequest:
-    """Parse a request.
+    """Parse the body of a `/v1/responses` request whose `input` is the full conversation.
 
-    `input` is the full conversation, see `StoredResponses.resolve_input`.
+    `StoredResponses.resolve_input` builds that body.
 
     Raises:
-        RefusedError: If it is invalid or not supported.
+        RefusedError: If a field is invalid, unknown or not supported.
     """
     refuse_unknown({k: v for k, v in body.items() if (k, v) not in _SAME_AS_NOT_SAID}, _READ | _HARMLESS, _WHY)
     for each in parse_list(body.get("include"), "include"):
@@ -91,17 +91,21 @@ def parse_response_request(body: Mapping[str, Any]) -> CompletionRequest:
 
 
 def list_items(value: Any) -> list[Any]:
-    """Return the items of an input; a text is a user message."""
+    """Return the items of `input`; a text becomes one user message."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     return parse_list(value, "input")
 
 
 def parse_input_messages(value: Any, instructions: Any = None) -> tuple[Message, ...]:
-    """Parse the messages of an input.
+    """Parse the items of `input` into messages.
+
+    Args:
+        value: Value of `input`: a text, or a list of items.
+        instructions: System message of the request; None: no system message.
 
     Raises:
-        RefusedError: If they are invalid, or not in an order to which a model can respond.
+        RefusedError: If an item is invalid, or the messages are not in an order to which a model can respond.
     """
     messages: list[Message] = []
     places: list[str] = []
@@ -124,7 +128,7 @@ def parse_input_messages(value: Any, instructions: Any = None) -> tuple[Message,
 
 
 def _message(item: Mapping[str, Any], where: str) -> Message | None:
-    """Convert an item into a message; None for a thought, which is ignored."""
+    """Convert an item into a message; None for a reasoning item, which is ignored."""
     kind = item.get("type", "message")
     if kind == "reasoning":
         return None
@@ -197,7 +201,7 @@ def _choice(value: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, tuple[
 def format_response(
     id: str, model: str, answers: Sequence[CompletionResponse], body: Mapping[str, Any], tokenizer: Any
 ) -> dict[str, Any]:
-    """Write the answer as one `response`."""
+    """Return the response body, an object of type `response` with the items of the only answer."""
     (answer,) = answers
     cut = answer.finish == "length"
     return {
@@ -280,28 +284,31 @@ def _call_item(id: str, place: int, call: ToolCall, arguments: str) -> dict[str,
 
 
 class ResponseStream:
-    """A stream of `response.…` events."""
+    """Writer of `response.…` events; see `Stream`."""
 
     def __init__(self, id: str, model: str, body: Mapping[str, Any], tokenizer: Any) -> None:
         self._id, self._model, self._body, self._tokenizer = id, model, body, tokenizer
         self._number = 0
         self._shown: str | None = None
-        """Text of the message so far; None if there is no message yet."""
+        """Text of the message item so far; None if no message item was opened."""
 
     def write_start(self, count: int, prompt_tokens: int) -> Iterator[str]:
-        """Yield the empty response."""
+        """Yield `response.created` and `response.in_progress` with an empty response."""
         head = _head(self._id, self._model, self._body)
         yield self._event("response.created", response=head)
         yield self._event("response.in_progress", response=head)
 
     def write_text(self, number: int, text: str) -> Iterator[str]:
-        """Yield further text of the message, the first item: a thought is only shown before any text."""
+        """Yield new text as a delta; the first text also opens the message item.
+
+        Streamed text makes the message the first item, because a thought can be shown only before it.
+        """
         if self._shown is None:
             yield from self._start_item(0)
         yield self._delta(0, text)
 
     def write_end(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
-        """Yield the remaining text, each call, and the complete response."""
+        """Yield the remaining text, the thought, each call, and the complete response."""
         complete = format_response(self._id, self._model, answers, self._body, self._tokenizer)
         items = complete["output"]
         if self._shown is not None:  # an item that was streamed stays the first
@@ -312,7 +319,7 @@ class ResponseStream:
         yield self._event(name, response=complete)
 
     def write_error(self, error: RefusedError) -> str:
-        """Return the event of a failed response."""
+        """Return a `response.failed` event."""
         body = {**_head(self._id, self._model, self._body), "status": "failed"}
         body["error"] = {"code": "server_error", "message": str(error)}
         return self._event("response.failed", response=body)

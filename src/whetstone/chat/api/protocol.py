@@ -1,4 +1,4 @@
-"""Interface of an API format for a server: how requests are parsed, and how responses and streams are written."""
+"""Protocols of an API format: parse requests, and write responses and event streams."""
 
 from __future__ import annotations
 
@@ -10,37 +10,59 @@ from whetstone.chat.api.requests import CompletionRequest, CompletionResponse, R
 
 
 class Stream(Protocol):
-    """Server-sent events of one request, each with the blank line that ends it."""
+    """Writer of the server-sent events of one streamed response.
+
+    `Wire.stream` creates one per request. The server calls `write_start` once, `write_text` for each piece of text, and
+    `write_end` or `write_error` at the end. Each event includes the blank line that ends it.
+    """
 
     def write_start(self, count: int, prompt_tokens: int) -> Iterator[str]:
-        """Yield the events at the start of `count` answers to a prompt of `prompt_tokens` tokens."""
+        """Yield the first events of the response, before any text.
+
+        Args:
+            count: Number of answers to the request.
+            prompt_tokens: Number of tokens in the prompt.
+        """
         ...
 
     def write_text(self, number: int, text: str) -> Iterator[str]:
-        """Yield the events of further text of an answer, counted from 0."""
+        """Yield the events for new text of an answer.
+
+        Args:
+            number: Index of the answer, from 0.
+            text: Text sampled since the previous event of this answer.
+        """
         ...
 
     def write_end(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
-        """Yield the events of the remaining text, the finish reason and the usage of each answer."""
+        """Yield the last events: text that was not streamed yet, finish reasons and token usage.
+
+        Args:
+            answers: Complete answers, in the order of their indices.
+        """
         ...
 
     def write_error(self, error: RefusedError) -> str:
-        """Return the event of an error after the status was sent."""
+        """Return the event for an error that occurs after the HTTP status was sent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One API format."""
+    """API format of a path: how its requests are parsed, and its responses written."""
 
     id: str
-    """Prefix of response ids."""
+    """Prefix of response ids, such as `chatcmpl-`."""
     parse: Callable[[Mapping[str, Any]], CompletionRequest]
-    """Parses a request; raises `RefusedError`."""
+    """Function from a request body to a `CompletionRequest`; raises `RefusedError` for an invalid request."""
     render: Callable[[str, str, Sequence[CompletionResponse], Mapping[str, Any], Any], dict[str, Any]]
-    """(id, model, answers, request, tokenizer) → complete response. The tokenizer is needed only for token ids."""
+    """Function (id, model, answers, request body, tokenizer) → body of a response that is not streamed.
+
+    The tokenizer is needed only if the request asks for token ids or log-probs.
+    """
     stream: Callable[[str, str, Mapping[str, Any], Any], Stream]
-    """(id, model, request, tokenizer) → the same as events."""
+    """Function (id, model, request body, tokenizer) → writer of the streamed response."""
     error: Callable[[RefusedError], dict[str, Any]]
+    """Function from an error to a response body in this API format."""
     request: Mapping[str, Any]
-    """JSON schema of a request."""
+    """JSON Schema of a request body, published in the OpenAPI document."""

@@ -1,4 +1,7 @@
-"""Parsing and validation of request fields, common to all API formats; errors are one line with the field's name."""
+"""Parsing and validation of request fields, common to all API formats.
+
+Every error is a `RefusedError` in one line that starts with the field's name.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,28 @@ from whetstone.chat.api.requests import RefusedError
 _MOST_ANSWERS = 128
 _MOST_STOPS = 16
 _LONGEST_STOP = 1000
-"""Maximum length in characters; every prefix of a stop string is compared with the end of an answer."""
+"""Maximum length of a stop text in characters; every prefix of it is compared with the end of an answer."""
 _DEEPEST = 64
-"""Maximum nesting of objects and lists, which are processed recursively."""
+"""Maximum nesting of objects and lists in a body, because they are processed recursively."""
 _DIGITS = re.compile("[0-9]{1,19}")
 _DISCARDED_BYTES = 64 << 20
 _LONG = 1 << 13
-"""Number of characters that take up to 25 ms to parse and tokenize (measured)."""
+"""Number of characters above which work runs in a thread; parsing and tokenizing them takes 25 ms (measured)."""
 _T = TypeVar("_T")
 
 
 def whole_number(value: Any, where: str, *, most: int = 2**63 - 1) -> int:
-    """Return a whole number, given as a number of JSON or as ASCII digits.
+    """Parse a whole number from a JSON number or from ASCII digits.
+
+    Signs, spaces, underscores and digits of other scripts are rejected.
 
     Args:
-        value: Without a sign, a space, an underscore or digits of another script.
-        where: Name of the field, for the message.
+        value: Value to parse.
+        where: Name of the field, for the error.
         most: Largest number that is allowed.
 
     Raises:
-        RefusedError: It is not a whole number from 0 to `most`.
+        RefusedError: If the value is not a whole number from 0 to `most`.
     """
     if isinstance(value, str):
         number = int(value) if _DIGITS.fullmatch(value) else -1
@@ -47,10 +52,14 @@ def whole_number(value: Any, where: str, *, most: int = 2**63 - 1) -> int:
 
 
 def parse_seconds(value: str, where: str) -> float:
-    """Return a number of seconds, given as ASCII digits with an optional decimal point.
+    """Parse a number of seconds from ASCII digits with an optional decimal point.
+
+    Args:
+        value: Text to parse.
+        where: Name of the field, for the error.
 
     Raises:
-        RefusedError: It is not one.
+        RefusedError: If the text is not such a number.
     """
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
         raise RefusedError(f"{where}: a number of seconds, got {truncate_value(value)}", param=where)
@@ -58,19 +67,19 @@ def parse_seconds(value: str, where: str) -> float:
 
 
 async def receive_body(pieces: AsyncIterable[bytes], *, length: str, max_bytes: int, seconds: float) -> bytes:
-    """Read the body of a request within limits.
+    """Read the body of a request within limits of size and time.
 
-    A body that is too large is read to its end, and discarded, if it has at most 64 MiB: a client that is still sending
-    reads no response.
+    A body that is too large is read to its end and discarded if it has at most 64 MiB, because a client that is still
+    sending reads no response.
 
     Args:
-        pieces: The body.
-        length: Header `Content-Length`; empty if there is none.
-        max_bytes: Maximum size.
+        pieces: Chunks of the body.
+        length: Value of the header `Content-Length`; empty if there is none.
+        max_bytes: Maximum size in bytes.
         seconds: Maximum time until the body is complete.
 
     Raises:
-        RefusedError: It is too large (413), or not complete in time (408).
+        RefusedError: If the body is too large (413), or not complete in time (408).
     """
     refused = RefusedError(f"a request may have at most {max_bytes} bytes", status=413, code="request_too_large")
     limit = max(max_bytes, _DISCARDED_BYTES)
@@ -96,21 +105,21 @@ async def receive_body(pieces: AsyncIterable[bytes], *, length: str, max_bytes: 
 
 
 async def run_by_size(size: int, work: Callable[[], _T]) -> _T:
-    """Call `work` in a thread if its input is long, so that other requests are served meanwhile.
+    """Call `work` in a thread if its input is long, so that the event loop can serve other requests meanwhile.
 
     Args:
         size: Number of characters or bytes of the input.
-        work: Takes up to 3 µs per character.
+        work: Function that takes up to 3 µs per character.
     """
     return await asyncio.to_thread(work) if size > _LONG else work()
 
 
 def read_body(written: bytes) -> Mapping[str, Any]:
-    """Parse the JSON object in the body of a request.
+    """Parse the body of a request as a JSON object.
 
     Raises:
-        RefusedError: If it is invalid, or contains a non-finite number or an unpaired surrogate, which cannot be
-            encoded.
+        RefusedError: If the body is not a JSON object, is nested too deeply, or contains a non-finite number or an
+            unpaired surrogate, which cannot be encoded.
     """
 
     try:
@@ -134,10 +143,10 @@ def _refuse_depth(body: Any) -> None:
 
 
 def strict_json(written: str | bytes) -> Any:
-    """Parse JSON whose numbers are all finite.
+    """Parse JSON, and reject NaN and infinite numbers.
 
     Raises:
-        ValueError: If it is invalid.
+        ValueError: If the JSON is invalid, or a number is not finite.
         RecursionError: If it is nested too deeply.
     """
 
@@ -151,15 +160,15 @@ def strict_json(written: str | bytes) -> Any:
 
 
 def refuse_unknown(body: Mapping[str, Any], known: Collection[str], why: Mapping[str, str]) -> None:
-    """Check that every field is supported; null counts as absent.
+    """Check that a request has only supported fields; a field with the value null counts as absent.
 
     Args:
-        body: Request.
-        known: Supported fields.
-        why: Reason for the rejection of some fields; others are reported as unknown.
+        body: Request body.
+        known: Names of supported fields.
+        why: Reason of the rejection by field name; a field without a reason is reported as unknown.
 
     Raises:
-        RefusedError: If one is not.
+        RefusedError: If a field is not supported.
     """
     for name in sorted(set(body) - set(known)):
         if body[name] is not None:
@@ -167,7 +176,11 @@ def refuse_unknown(body: Mapping[str, Any], known: Collection[str], why: Mapping
 
 
 def parse_list(value: Any, name: str) -> list[Any]:
-    """Return a list; an empty one for null."""
+    """Return a value that must be a list; null gives an empty list.
+
+    Raises:
+        RefusedError: If the value is neither a list nor null.
+    """
     if value is None:
         return []
     if not isinstance(value, list):
@@ -176,21 +189,33 @@ def parse_list(value: Any, name: str) -> list[Any]:
 
 
 def require_object(value: Any, where: str) -> Mapping[str, Any]:
-    """Return an object."""
+    """Return a value that must be a JSON object.
+
+    Raises:
+        RefusedError: If the value is not an object.
+    """
     if not isinstance(value, Mapping):
         raise RefusedError(f"{where}: an object, got {truncate_value(value)}", param=where)
     return value
 
 
 def parse_text(value: Any, where: str) -> str:
-    """Return a string."""
+    """Return a value that must be a string.
+
+    Raises:
+        RefusedError: If the value is not a string.
+    """
     if not isinstance(value, str):
         raise RefusedError(f"{where}: a text, got {truncate_value(value)}", param=where)
     return value
 
 
 def parse_bool(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
-    """Return a boolean."""
+    """Return a boolean field of a request; `default` if it is absent or null.
+
+    Raises:
+        RefusedError: If the value is not a boolean.
+    """
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
         raise RefusedError(f"{name}: true or false, got {truncate_value(value)}", param=name)
@@ -198,7 +223,11 @@ def parse_bool(body: Mapping[str, Any], name: str, default: bool = False) -> boo
 
 
 def check_unique_tools(tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """Return the tools after a check that their names are unique."""
+    """Return the tools of a request as a tuple, after a check that their names are unique.
+
+    Raises:
+        RefusedError: If two tools have the same name.
+    """
     names: set[str] = set()
     for number, spec in enumerate(tools):
         if spec.name in names:
@@ -208,7 +237,17 @@ def check_unique_tools(tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
 
 
 def build_tool(where: str, name: Any, description: Any, parameters: Any) -> ToolSpec:
-    """Create a tool; without a schema it has no parameters."""
+    """Create a tool declaration from the fields of a request; a missing schema gives a tool without parameters.
+
+    Args:
+        where: Field of the tool, such as `tools[0]`, for errors.
+        name: Name of the tool.
+        description: Description; None: empty.
+        parameters: JSON Schema of the arguments; None: no parameters.
+
+    Raises:
+        RefusedError: If a field has the wrong type, or the name is empty.
+    """
     if parameters is not None:
         require_object(parameters, f"{where}: its schema")
     text = "" if description is None else parse_text(description, f"{where}.description")
@@ -218,15 +257,15 @@ def build_tool(where: str, name: Any, description: Any, parameters: Any) -> Tool
 
 
 def check_message_order(messages: Sequence[Message], places: Sequence[str]) -> tuple[Message, ...]:
-    """Check that messages are in an order to which a model can respond.
+    """Return the messages, after a check that they are in an order to which a model can respond.
 
     Args:
         messages: Messages of a request.
-        places: Field of each message in the request.
+        places: Field of each message in the request, for errors.
 
     Raises:
-        RefusedError: If there are none, the last is of the assistant, a result has no call before it, or a call no
-            result.
+        RefusedError: If there is no message, the last one is an assistant message without calls, a result has no call
+            before it, or a call has no result.
     """
     if not messages:
         raise RefusedError("messages: at least one message is required", param="messages")
@@ -258,7 +297,11 @@ def _refuse_waiting(waiting: Mapping[str, str]) -> None:
 
 
 def parse_stops(value: Any, name: str = "stop") -> tuple[str, ...]:
-    """Return the stop strings."""
+    """Parse stop texts: one string, or a list of at most 16.
+
+    Raises:
+        RefusedError: If there are too many, or one is not a string of 1 to 1000 characters.
+    """
     stops = [value] if isinstance(value, str) else parse_list(value, name)
     if len(stops) > _MOST_STOPS or not all(isinstance(stop, str) and 0 < len(stop) <= _LONGEST_STOP for stop in stops):
         allowed = f"a text of 1 to {_LONGEST_STOP} characters, or up to {_MOST_STOPS} of them"
@@ -267,7 +310,17 @@ def parse_stops(value: Any, name: str = "stop") -> tuple[str, ...]:
 
 
 def parse_int(body: Mapping[str, Any], *names: str, least: int = 1, most: int | None = None) -> int | None:
-    """Return the first of these fields that is present, an integer."""
+    """Return an integer field of a request; None if it is absent.
+
+    Args:
+        body: Request body.
+        names: Alternative names of the field; the first one that is present counts.
+        least: Smallest allowed value.
+        most: Largest allowed value; None: unbounded.
+
+    Raises:
+        RefusedError: If the value is not an integer in this range.
+    """
     for name in names:
         value = body.get(name)
         if value is not None:
@@ -280,7 +333,11 @@ def parse_int(body: Mapping[str, Any], *names: str, least: int = 1, most: int | 
 
 
 def parse_float(body: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
-    """Return a number within a range."""
+    """Return a number field of a request; `default` if it is absent.
+
+    Raises:
+        RefusedError: If the value is not a number from `low` to `high`.
+    """
     value = body.get(name)
     if value is None:
         return default
@@ -290,10 +347,14 @@ def parse_float(body: Mapping[str, Any], name: str, default: float, low: float, 
 
 
 def parse_finite(value: Any, where: str) -> float:
-    """Return a finite number.
+    """Return a value that must be a finite number.
+
+    Args:
+        value: Value to check.
+        where: Name of the field, for the error.
 
     Raises:
-        RefusedError: If it is not one, or an integer that is too large.
+        RefusedError: If the value is not a number, or not below 1e300 in magnitude.
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
         return float(value)
@@ -301,21 +362,29 @@ def parse_finite(value: Any, where: str) -> float:
 
 
 def parse_temperature(body: Mapping[str, Any], high: float = 2) -> float:
-    """Return the temperature.
+    """Return the temperature of a request; 1 if it is absent.
 
-    Values too small to divide by become 0, which takes the most likely token.
+    Values below 1e-4 become 0, which takes the most likely token.
+
+    Args:
+        body: Request body.
+        high: Largest allowed value.
     """
     value = parse_float(body, "temperature", 1.0, 0, high)
     return value if value >= 1e-4 else 0.0
 
 
 def parse_top_p(body: Mapping[str, Any]) -> float:
-    """Return top-p; 0 becomes the smallest value, which takes the most likely token."""
+    """Return `top_p` of a request; 1 if it is absent. 0 becomes 1e-9, which takes the most likely token."""
     return max(parse_float(body, "top_p", 1.0, 0, 1), 1e-9)
 
 
 def parse_sampling_seed(value: Any) -> int | None:
-    """Return a seed, of any sign."""
+    """Return the seed of a request as a nonnegative number; None if it is absent.
+
+    Raises:
+        RefusedError: If the seed is not an integer of 64 bits.
+    """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
@@ -324,12 +393,16 @@ def parse_sampling_seed(value: Any) -> int | None:
 
 
 def parse_answer_count(body: Mapping[str, Any]) -> int:
-    """Return the number of answers."""
+    """Return the number of answers that a request asks for (`n`), from 1 to 128."""
     return parse_int(body, "n", most=_MOST_ANSWERS) or 1
 
 
 def parse_logit_bias(entries: Any) -> dict[int, float]:
-    """Return token id → number added to its logit; -100 becomes −inf."""
+    """Return the number that a request adds to the logit of each token id; -100 becomes −inf.
+
+    Raises:
+        RefusedError: If the value is not an object from token ids to numbers from -100 to 100.
+    """
     if not entries:
         return {}
     try:
@@ -344,14 +417,17 @@ def parse_logit_bias(entries: Any) -> dict[int, float]:
 
 
 def refuse_penalties(body: Mapping[str, Any]) -> None:
-    """Reject penalties, which depend on the tokens sampled before."""
+    """Raise `RefusedError` if a request sets a frequency or presence penalty.
+
+    A penalty depends on the tokens sampled before, so the answer would have no log-probs to train on.
+    """
     for name in ("frequency_penalty", "presence_penalty"):
         if parse_float(body, name, 0.0, -2, 2):
             raise RefusedError(f"{name}: sampled tokens would have no log-probs to train on", param=name)
 
 
 def truncate_value(value: Any) -> str:
-    """Truncate a value for a message."""
+    """Return the first 40 characters of a value for an error message."""
     try:
         return str(value)[:40]
     except ValueError:  # a number of thousands of digits

@@ -1,4 +1,4 @@
-"""JSON schemas of request fields, as published; each API format publishes the fields that it supports.
+"""JSON Schemas of request fields for the OpenAPI document; each API format publishes the fields that it supports.
 
 Note:
     A field must be either supported and published, or neither. An API format rejects fields outside the set of names
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 Shape = Mapping[str, Any]
-"""A JSON schema."""
+"""JSON Schema as a mapping."""
 
 
 def _or_none(shape: Shape) -> Shape:
@@ -19,12 +19,12 @@ def _or_none(shape: Shape) -> Shape:
 
 
 def number_schema(low: float, high: float) -> Shape:
-    """Return the schema of a number within a range, or null."""
+    """Return the JSON Schema of a number from `low` to `high`, or null."""
     return _or_none({"type": "number", "minimum": low, "maximum": high})
 
 
 def integer_schema(least: int, most: int | None = None) -> Shape:
-    """Return the schema of an integer, or null."""
+    """Return the JSON Schema of an integer from `least` to `most` (None: unbounded), or null."""
     return _or_none({"type": "integer", "minimum": least, **({} if most is None else {"maximum": most})})
 
 
@@ -116,7 +116,7 @@ SHAPES: Mapping[str, Shape] = {
     "top_logprobs": integer_schema(0, 20),
     "top_p": number_schema(0, 1),
 }
-"""Schema of each field in all API formats; other fields are unrestricted."""
+"""JSON Schema of each request field that all API formats define alike; fields without an entry are unrestricted."""
 BLOCKS: Shape = {
     "type": "array",
     "minItems": 1,
@@ -126,33 +126,33 @@ BLOCKS: Shape = {
         "properties": {"role": {"enum": ["user", "assistant"]}, "content": _CONTENT},
     },
 }
-"""Messages in Anthropic's API."""
+"""JSON Schema of `messages` in Anthropic's API."""
 FLAT_TOOLS = _or_none(
     {"type": "array", "items": {"allOf": [_FUNCTION, {"properties": {"type": {"const": "function"}}}]}}
 )
-"""Tools whose function is not a nested object."""
+"""JSON Schema of `tools` in the Responses API, in which the function is not a nested object."""
 NAMED_TOOLS = _or_none(
     {
         "type": "array",
         "items": {"type": "object", "required": ["name"], "properties": {"name": TEXT, "input_schema": OBJECT}},
     }
 )
-"""Tools in Anthropic's API."""
+"""JSON Schema of `tools` in Anthropic's API."""
 
 
 TYPED_CHOICE = _or_none(
     {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["auto", "any", "tool", "none"]}}}
 )
-"""Tool choice in Anthropic's API."""
+"""JSON Schema of `tool_choice` in Anthropic's API."""
 
 
 def request_schema(names: Collection[str], required: Collection[str], **own: Shape) -> Shape:
-    """Return the schema of a request with these fields.
+    """Return the JSON Schema of a request body with these fields.
 
     Args:
-        names: Names of the fields.
+        names: Names of all supported fields.
         required: Names of required fields.
-        own: Schemas that differ from those of other API formats.
+        own: Schemas of fields that differ from those in `SHAPES`.
     """
     properties = {name: own.get(name, SHAPES.get(name, {})) for name in sorted(names)}
     return {

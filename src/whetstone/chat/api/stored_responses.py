@@ -1,8 +1,8 @@
-"""Responses of the Responses API that a client can continue by id: the latest ones, in memory.
+"""Store of the latest responses of the Responses API, in memory, so that a client can continue one by its id.
 
 Note:
-    A chain of responses shares its items, but each response is counted with all of them. The memory limit therefore
-    holds in whatever order they are removed.
+    Responses of one conversation share their items, but each response is counted with all of them. The memory limit
+    therefore holds in whatever order responses are removed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,26 @@ from whetstone.chat.api.requests import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
+    """Response with its owner and its full conversation."""
+
     owner: str
+    """Name of the API key that requested the response."""
     items: tuple[Any, ...]
-    """All items of the conversation, output included."""
+    """All items of the conversation, including the output of the response."""
     response: Mapping[str, Any]
+    """Response body as sent to the client."""
     size: int
-    """Size in bytes."""
+    """Size of the items and the response as JSON, in characters."""
 
 
 class StoredResponses:
-    """Stored responses of a server.
+    """Responses that clients of one server can continue, retrieve and delete.
+
+    A client can access only responses of its own key.
 
     Args:
         most: Maximum number of responses; the oldest are removed first.
-        most_bytes: Maximum total size as JSON, in bytes.
+        most_bytes: Maximum total size as JSON, in characters.
     """
 
     def __init__(self, *, most: int = 4096, most_bytes: int = 256 << 20) -> None:
@@ -44,10 +50,14 @@ class StoredResponses:
         return len(self._kept)
 
     def resolve_input(self, owner: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a request with the full conversation as its input.
+        """Return a request body whose `input` is the full conversation, including that of `previous_response_id`.
+
+        Args:
+            owner: Name of the client's API key.
+            body: Request body.
 
         Raises:
-            RefusedError: If it continues a response that does not exist.
+            RefusedError: If `previous_response_id` names a response that is not stored, or belongs to another owner.
         """
         items = list_items(body.get("input"))
         before = body.get("previous_response_id")
@@ -56,12 +66,12 @@ class StoredResponses:
         return {**body, "input": items}
 
     def store(self, owner: str, body: Mapping[str, Any], response: Mapping[str, Any]) -> None:
-        """Store a response, unless the request has `store: false`.
+        """Store a response, unless its request has `store: false`; remove the oldest responses beyond the limits.
 
         Args:
-            owner: Owner of the response.
-            body: Resolved request.
-            response: Response as it was sent.
+            owner: Name of the client's API key.
+            body: Request body returned by `resolve_input`.
+            response: Response body as sent to the client.
         """
         if body.get("store") is False:
             return
@@ -73,20 +83,24 @@ class StoredResponses:
             self._bytes -= self._kept.popitem(last=False)[1].size
 
     def get(self, owner: str, id: str) -> Mapping[str, Any]:
-        """Return a stored response.
+        """Return the body of a stored response.
 
         Raises:
-            RefusedError: If it does not exist, or has another owner.
+            RefusedError: If the response is not stored, or belongs to another owner.
         """
         return self._get(owner, id, "response_id").response
 
     def delete(self, owner: str, id: str) -> None:
-        """Remove a response; those that continue it stay."""
+        """Remove a stored response; responses that continue it are kept.
+
+        Raises:
+            RefusedError: If the response is not stored, or belongs to another owner.
+        """
         self._get(owner, id, "response_id")
         self._bytes -= self._kept.pop(id).size
 
     def forget(self, owner: str) -> None:
-        """Remove all responses of an owner."""
+        """Remove all stored responses of an owner."""
         for id in [id for id, stored in self._kept.items() if stored.owner == owner]:
             self.delete(owner, id)
 

@@ -25,9 +25,9 @@ _AFTER = "\nTo answer, write no block."
 
 
 class Code:
-    """A block fenced with ```` ```python ````; its output is returned in one fenced with ```` ```output ````.
+    """Tool-call format of Python blocks: fenced with ```` ```python ````, with output in a ```` ```output ```` block.
 
-    The tool that executes it is the one named `python`, or the first with one text parameter.
+    The tool named `python` executes the code, or the first tool with exactly one text parameter.
     """
 
     markers = ("```",)
@@ -48,17 +48,20 @@ class Code:
     )
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe how to act, with the description of the tool."""
+        """Return instructions for code blocks, with the description of the tool that executes them.
+
+        Empty without such a tool.
+        """
         tool = _runner(tools)
         if tool is None:
             return ""
         return f"{_BEFORE}{tool.description}{_AFTER}"
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its call as a block.
+        """Return the text of a message, followed by its only call as a code block.
 
         Raises:
-            ValueError: If there are several calls, one of another tool, or code that contains a fence.
+            ValueError: If there are several calls, the call is of another tool, or the code contains a fence.
         """
         if not message.tool_calls:
             return message.text
@@ -74,7 +77,7 @@ class Code:
         return f"{message.text}{chr(10) if message.text else ''}```python\n{code}```"
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Parse the blocks as one call; the rest is text."""
+        """Parse all code blocks of a turn as one call; everything else is text."""
         closed = max((match.end() for match in _CLOSING.finditer(text)), default=0)  # no block ends after it
         blocks = [match[1] for match in _BLOCK.finditer(text[:closed])]
         rest = _BLOCK.sub("", text[:closed]) + text[closed:]
@@ -87,7 +90,7 @@ class Code:
         return build_message(rest.rstrip("\n"), [ToolCall(name, dump_json({str(parameter): "".join(blocks)}))])
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a separate block."""
+        """Return each tool result as a separate user message with an output block."""
         return [user(f"```output\n{m.text}\n```") if m.role == "tool" else m for m in messages]
 
 

@@ -1,4 +1,4 @@
-"""Tool calls in few tokens for small models: `<call>name(argument, …)</call>`.
+"""Tool calls in few tokens, for small models: `<call>name(argument, …)</call>`.
 
 JSON schemas overload small models: here one tool costs one line of the prompt, and a call costs little more than its
 arguments. Arguments are Python literals, by position or by name. A tool whose only parameter is a string takes the text
@@ -65,7 +65,7 @@ _JINJA_CALLS = (
 
 
 class Compact:
-    """`<call>calculator(12*34)</call>`; results are written as `<result>408</result>`."""
+    """Tool-call format for small models: `<call>calculator(12*34)</call>`, with results as `<result>408</result>`."""
 
     markers = ("<call>", "</call>", "<result>", "</result>")
     stops: tuple[str, ...] = ()
@@ -73,15 +73,15 @@ class Compact:
     jinja_calls = _JINJA_CALLS
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Write one line per tool: its name, its parameters with their types, the first line of its description."""
+        """Return one line per tool: name, parameters with types, and the first line of its description."""
         return "\n".join(f"<call>{_signature(tool)}</call> {tool.description.partition(chr(10))[0]}" for tool in tools)
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls.
+        """Return the text of a message, followed by its calls.
 
         Raises:
-            ValueError: If a call could not be read back: its name has spaces, a value is not one of Python, or a text
-                contains the end of a call.
+            ValueError: If a call would be parsed as a different call: its name contains spaces, a value is not a Python
+                literal, or a text contains `</call>`.
         """
         by_name = {tool.name: tool for tool in tools}
         calls = []
@@ -94,7 +94,7 @@ class Compact:
         return message.text + "".join(calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Parse every `<call>…</call>` in order; the rest is text."""
+        """Parse every `<call>…</call>` in order; everything else is text."""
         by_name = {tool.name: tool for tool in tools}
         calls: list[ToolCall] = []
         malformed: list[str] = []
@@ -112,7 +112,7 @@ class Compact:
         return Message("assistant", (Text(rest),) if rest else (), tuple(calls), malformed=tuple(malformed))
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write neighboring tool results into one user message."""
+        """Return tool results as user messages; consecutive results share one message."""
         written: list[Message] = []
         previous = None
         for message in messages:
@@ -149,7 +149,7 @@ def _write_arguments(call: ToolCall, tool: ToolSpec | None) -> str:
 
 
 def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
-    """Parse a call, or return the error."""
+    """Parse the text between `<call>` and `</call>`; return an error text if it is malformed."""
     match = _NAME_AND_ARGUMENTS.fullmatch(inside)
     if match is None:
         return f"a call is written name(arguments), got {_shortened(inside)}"
@@ -178,7 +178,7 @@ def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
 
 
 def _same(back: ToolCall | str, call: ToolCall, *, known: bool) -> bool:
-    """Return whether a call is read back as it was written; for an unknown tool, whether the name is."""
+    """Return whether a written call was parsed back unchanged; for an unknown tool only the name is compared."""
     if isinstance(back, str) or back.name != call.name:
         return False
     return not known or json.dumps(parse_call_arguments(back)) == json.dumps(parse_call_arguments(call))

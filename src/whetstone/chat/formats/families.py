@@ -1,7 +1,7 @@
-"""Tool-call formats of model families that are one entry of a table, each as the family's chat template writes it.
+"""Tool-call formats of model families as a table of options, each as the family's chat template writes calls.
 
-Families that need more have a module: Hermes and Qwen (`hermes`), Llama 3, Mistral, gpt-oss (`harmony`), Gemma and
-MiniMax-M3.
+A family that needs more than options has a module: Hermes and Qwen (`hermes`), Llama 3, Mistral, gpt-oss (`harmony`),
+Functionary, Gemma and MiniMax-M3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tool calls of Functionary 3 models: each part of a turn starts with its recipient, `>>>name`.
 
 Note:
-    The generation prompt ends in the first `>>>`, so a turn starts with a name. The recipient `all` is the user.
+    The generation prompt ends with the first `>>>`, so a turn starts with a name. The recipient `all` is the user.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _TO = re.compile(r">>>([^\s>]+)\n")
 
 
 class Functionary:
-    """`>>>name` and a line of JSON; `>>>all` and text."""
+    """Tool-call format of Functionary 3.2: `>>>name` and a line of JSON for a call, `>>>all` for text."""
 
     markers = (_SIGN,)
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, and how to call them."""
+        """Return the tools as JSON declarations, with an example of a call."""
         return render_tool_prompt(tools, f"{_SIGN}<function name>\n<object of arguments>")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls.
+        """Return the text of a message, followed by its calls.
 
         Raises:
-            ValueError: The format cannot express a call, such as one of a tool named `all`.
+            ValueError: If the format cannot express a call, such as a call of a tool named `all`.
         """
         if not message.tool_calls:
             return message.text
@@ -50,7 +50,7 @@ class Functionary:
         return content + calls
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read the parts: those to `all` are text, and all others are calls."""
+        """Parse the parts of a turn: parts to `all` are text, and all other parts are calls."""
         parts = _TO.split(text if text.startswith(_SIGN) else _SIGN + text)
         if len(parts) == 1 and text.removeprefix(_SIGN).strip() in {tool.name for tool in tools}:
             return build_message("", [f"a call of {text.removeprefix(_SIGN).strip()} has no arguments"])
@@ -80,5 +80,5 @@ class Functionary:
         )
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a user message, for templates that do not render results."""
+        """Return tool results as user messages, for templates that do not render results."""
         return render_results(messages)

@@ -1,7 +1,7 @@
 """Tool calls of Gemma models: `call:name{key:<|"|>text<|"|>,count:2}` between two markers.
 
 Note:
-    Strings are between dedicated markers and may contain anything, commas and braces included.
+    Strings are between dedicated markers and may contain anything, including commas and braces.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _DEEPEST = 50
 
 @dataclass(frozen=True)
 class Gemma:
-    """One such format.
+    """Tool-call format of Gemma models, configured by its markers.
 
     Args:
         begin: Marker before each call.
-        end: Marker after it.
+        end: Marker after each call.
         quote: Marker at both ends of a string.
     """
 
@@ -47,18 +47,18 @@ class Gemma:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """The three markers."""
+        """Markers of calls and of strings."""
         return (self.begin, self.end, self.quote)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, and how to call them."""
+        """Return the tools as JSON declarations, with an example of a call."""
         return render_tool_prompt(tools, f"{self.begin}call:name{{key:{self.quote}text{self.quote},other:2}}{self.end}")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls.
+        """Return the text of a message, followed by its calls.
 
         Raises:
-            ValueError: A string in a call contains the marker around strings, or a key a character that ends keys.
+            ValueError: If a string contains the marker around strings, or a key contains a character that ends keys.
         """
         calls = ""
         for call in message.tool_calls:
@@ -67,11 +67,11 @@ class Gemma:
         return message.text + calls
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read every call, and the text around them."""
+        """Parse every call, and the text around them."""
         return scan_turn(text, self._opening, self._read_call, (self.begin, self.end))
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a user message, for templates that do not render results."""
+        """Return tool results as user messages, for templates that do not render results."""
         return render_results(messages)
 
     @cached_property
@@ -108,7 +108,11 @@ class Gemma:
         return dump_json(value)
 
     def _read(self, text: str, place: int, depth: int) -> tuple[Any, int]:
-        """Read the value at a position; returns (value, position of its end)."""
+        """Parse the value at a position; return (value, position after it).
+
+        Raises:
+            ValueError: If there is no valid value.
+        """
         if depth > _DEEPEST:
             raise ValueError("its arguments are nested too deeply")
         if text.startswith(self.quote, place):

@@ -30,20 +30,20 @@ _FRAME = re.compile(r"<\|start\|>assistant|<\|(?:end|call|return)\|>")
 
 
 class Harmony:
-    """` to=functions.name<|channel|>commentary json<|message|>{…}`."""
+    """Tool-call format of gpt-oss: ` to=functions.name<|channel|>commentary json<|message|>{…}`."""
 
     markers = _SIGNS
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, and how to call them."""
+        """Return the tools as JSON declarations, with an example of a call."""
         return render_tool_prompt(tools, " to=functions.name<|channel|>commentary json<|message|>{<arguments>}")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message on its channel, or its call.
+        """Return the text of a message on the channel `analysis`, followed by its only call.
 
         Raises:
-            ValueError: There are several calls, of which a turn in this format contains one, or a name has whitespace.
+            ValueError: If there are several calls, or the name of the tool contains whitespace.
         """
         if not message.tool_calls:
             return message.text
@@ -57,7 +57,7 @@ class Harmony:
         return before + written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read messages to tools as calls, and all others as text."""
+        """Parse messages to tools as calls, and all other messages as text."""
         texts: list[str] = []
         blocks: list[ToolCall | str] = []
         for index, piece in enumerate(_FRAME.split(text)):
@@ -82,5 +82,5 @@ class Harmony:
         return build_message("".join(texts) if blocks or len(texts) > 1 or "<|message|>" in text else text, blocks)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a user message, for templates that do not render results."""
+        """Return tool results as user messages, for templates that do not render results."""
         return render_results(messages)

@@ -1,7 +1,7 @@
 """Tool calls of Hermes and Qwen models: one JSON object per pair of `<tool_call>` tags.
 
 Note:
-    Tool results are written into a user message, neighboring ones into the same, as the models' own templates do.
+    Tool results are written into a user message, consecutive ones into the same, as the models' own templates do.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 @dataclass(frozen=True)
 class Hermes(JsonBlock):
-    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
+    """Tool-call format of Hermes and Qwen: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
 
     begin: str = _BEGIN
     end: str = _END
     markers = (_BEGIN, _END, "<tool_response>", "</tool_response>")
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, one per line, and how to call them."""
+        """Return the tools as JSON declarations, one per line, with instructions for calls; empty without tools."""
         if not tools:
             return ""
         return (
@@ -38,10 +38,10 @@ class Hermes(JsonBlock):
         )
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then each call between tags.
+        """Return the text of a message, followed by each call between tags.
 
         Raises:
-            ValueError: The arguments of a call are not a JSON object.
+            ValueError: If the arguments of a call are not a JSON object.
         """
         pieces = [message.text] if message.text else []
         for call in message.tool_calls:
@@ -50,7 +50,7 @@ class Hermes(JsonBlock):
         return "\n".join(pieces)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read every call after the thought; thought and text are the content."""
+        """Parse the calls after the thought; the thought and all other text become the content."""
 
         def read_rest(rest: str) -> Message:
             return scan_turn(rest, self._opening, self._read_block, (_BEGIN, _END))

@@ -1,11 +1,14 @@
-"""Formats that write calls as JSON objects between two markers; each is one line of a table.
+"""Tool-call formats that write calls as JSON objects between two markers.
 
     <tool_calls>[{"name": …, "arguments": {…}}]</tool_calls>        Apriel
     <|START_ACTION|>[{"tool_name": …, "parameters": {…}}]<|END_ACTION|>        Command R
     <longcat_tool_call>{"name": …, "arguments": {…}}</longcat_tool_call>        LongCat, one block per call
 
+`families` has the options of each model family.
+
 Note:
-    If a format has a closing marker, a block without it was cut: it is malformed, although its JSON may be complete.
+    If a format has a closing marker, a block without it was truncated: it is malformed, although its JSON may be
+    complete.
 """
 
 from __future__ import annotations
@@ -24,15 +27,15 @@ from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 @dataclass(frozen=True)
 class JsonBlock:
-    """One such format.
+    """Tool-call format with calls as JSON between markers, configured by its markers and keys.
 
     Args:
-        begin: Text before the calls; empty if they are the whole turn.
-        end: Text after them; empty if a block ends with its JSON.
+        begin: Text before the calls; empty if the calls are the whole turn.
+        end: Text after the calls; empty if a block ends with its JSON.
         name: Key of the tool's name; empty if a call is an object whose only key is the name.
         arguments: Key of the arguments.
         layout: How several calls are written: as one list, as objects on lines of one block, or as one block per call.
-            All three are read.
+            All three are parsed.
         also: Other texts that open a block.
         closings: Texts that may follow a block, if it has no closing marker.
     """
@@ -53,17 +56,18 @@ class JsonBlock:
         return tuple(dict.fromkeys(tag for sign in signs if sign for tag in split_markers(sign) or (sign,)))
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, and how to call them."""
+        """Return the tools as JSON declarations, with an example of a call."""
         call = '{"<function name>": <object of arguments>}'
         if self.name:
             call = f'{{"{self.name}": <function name>, "{self.arguments}": <object of arguments>}}'
         return render_tool_prompt(tools, self._around([call]))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls.
+        """Return the text of a message, followed by its calls.
 
         Raises:
-            ValueError: The arguments of a call are not a JSON object, or calls are the whole turn and it has text.
+            ValueError: If the arguments of a call are not a JSON object, or the message has text and calls must be the
+                whole turn.
         """
         if not message.tool_calls:
             return message.text
@@ -72,13 +76,13 @@ class JsonBlock:
         return message.text + self._around([self._write_call(call) for call in message.tool_calls])
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read the calls of all blocks, and the text around them."""
+        """Parse the calls of all blocks, and the text around them."""
         if not self.begin and (bare := self._read_bare(text)) is not None:
             return bare
         return scan_turn(text, self._opening, self._read_block, self._reserved)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a user message, for templates that do not render results."""
+        """Return tool results as user messages, for templates that do not render results."""
         return render_results(messages)
 
     @cached_property
@@ -125,7 +129,7 @@ class JsonBlock:
         return blocks, position if closed is None else closed.end()
 
     def _read_bare(self, text: str) -> Message | None:
-        """Read a turn that starts with calls; None if it starts with something else."""
+        """Parse a turn that starts with calls without a marker; None if it starts with anything else."""
         body = text.strip()
         if not body.startswith(("[", "{")):
             return None

@@ -1,4 +1,4 @@
-"""Strict JSON in model output, and tool calls that are written as JSON objects.
+"""Strict parsing of JSON in model output, and of tool calls that are written as JSON objects.
 
 Strict means that a repeated key, `NaN`, `Infinity` and a number without a finite value are errors. Python's `json`
 accepts all of them and keeps the last value of a repeated key.
@@ -24,7 +24,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _TOO_DEEP = "it is nested too deeply"
 _MAX_DEPTH = 500
-"""Largest number of nested objects and lists. The limit of `json` differs between versions of Python."""
+"""Maximum nesting of objects and lists; the limit of Python's `json` differs between versions."""
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.S)
 
 
@@ -36,7 +36,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def first_repeated(keys: Sequence[str]) -> str:
-    """Return the first key that occurs again later; empty if there is none."""
+    """Return the first key that occurs more than once; empty if there is none."""
     counts = Counter(keys)
     return next((key for key in keys if counts[key] > 1), "")
 
@@ -63,7 +63,7 @@ def skip_space(text: str, position: int) -> int:
 
 
 def _check_depth(text: str, start: int, end: int) -> None:
-    """Raise ValueError if the JSON value between two positions is nested more than `_MAX_DEPTH` levels deep."""
+    """Raise `ValueError` if the JSON value between two positions is nested more than 500 levels deep."""
     if text.count("[", start, end) + text.count("{", start, end) <= _MAX_DEPTH:
         return
     depth = 0
@@ -74,13 +74,13 @@ def _check_depth(text: str, start: int, end: int) -> None:
 
 
 def decode_json(text: str, position: int = 0) -> tuple[Any, int]:
-    """Decode the JSON value that starts at a position.
+    """Decode the strict JSON value that starts at a position, after whitespace.
 
     Returns:
-        (value, position of its end).
+        (value, position after the value).
 
     Raises:
-        ValueError: There is no strict JSON value.
+        ValueError: If there is no strict JSON value.
     """
     start = skip_space(text, position)
     try:
@@ -92,10 +92,10 @@ def decode_json(text: str, position: int = 0) -> tuple[Any, int]:
 
 
 def parse_strict_json(text: str) -> Any:
-    """Parse a text that is one strict JSON value.
+    """Parse a text that is exactly one strict JSON value.
 
     Raises:
-        ValueError: It is not, or text follows the value.
+        ValueError: If the text is not strict JSON, or anything follows the value.
     """
     value, end = decode_json(text)
     if skip_space(text, end) < len(text):
@@ -104,12 +104,10 @@ def parse_strict_json(text: str) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    """Serialize a value with its characters as they are.
-
-    Half a surrogate pair is escaped.
+    """Return a value as JSON with non-ASCII characters unescaped; only unpaired surrogates are escaped.
 
     Raises:
-        ValueError: It contains a number without a finite value, or is nested too deeply.
+        ValueError: If the value contains a number that is not finite, or is nested too deeply.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -121,17 +119,19 @@ def dump_json(value: Any) -> str:
 def decode_calls(
     text: str, position: int, *, name: str = "name", arguments: str = "arguments"
 ) -> tuple[list[ToolCall | str], int]:
-    """Decode one call or a list of calls that starts at a position.
+    """Decode one call, or a list of calls, that starts at a position.
 
     Args:
+        text: Text of the turn.
+        position: Position at which the JSON starts, after whitespace.
         name: Key of the tool's name; empty if a call is an object whose only key is the name.
-        arguments: Key of the arguments; `arguments` and `parameters` are accepted too.
+        arguments: Key of the arguments; `arguments` and `parameters` are always accepted.
 
     Returns:
-        (calls, and for each object that is not a call the reason; position of the end).
+        (one call, or the reason why it is malformed, per object; position after the JSON).
 
     Raises:
-        ValueError: There is no JSON object or list.
+        ValueError: If there is no JSON value at the position.
     """
     start = skip_space(text, position)
     try:
@@ -150,7 +150,15 @@ def decode_calls(
 
 
 def _read_call(value: Any, text: str, start: int, name: str, arguments: str) -> ToolCall | str:
-    """Read the call from an object whose text starts at `start`, or return the reason why it is not a call."""
+    """Convert a decoded object into a call; return the reason if the object is not a call.
+
+    Args:
+        value: Decoded object.
+        text: Text of the turn.
+        start: Position of the object in `text`.
+        name: Key of the tool's name; empty if the only key is the name.
+        arguments: Key of the arguments.
+    """
     if not isinstance(value, dict):
         return f"a call must be an object, got {text[start : start + 40]!r}"
     if not name:
@@ -181,7 +189,7 @@ def _read_call(value: Any, text: str, start: int, name: str, arguments: str) -> 
 
 
 def _member_spans(text: str, start: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield (key, span of its value) of the valid JSON object at `start`."""
+    """Yield each key and the (start, end) of its value for the valid JSON object at `start`."""
     position = skip_space(text, start + 1)
     while text[position] != "}":
         key, position = _PLAIN.raw_decode(text, position)
@@ -194,7 +202,7 @@ def _member_spans(text: str, start: int) -> Iterator[tuple[str, tuple[int, int]]
 
 
 def _element_spans(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Yield the span of each element of the valid JSON list at `start`."""
+    """Yield the (start, end) of each element of the valid JSON list at `start`."""
     position = skip_space(text, start + 1)
     while text[position] != "]":
         _, end = _PLAIN.raw_decode(text, position)
@@ -205,10 +213,10 @@ def _element_spans(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def parse_call_arguments(call: ToolCall) -> dict[str, Any]:
-    """Parse the arguments of a call.
+    """Return the arguments of a call as a dictionary.
 
     Raises:
-        ValueError: They are not a strict JSON object.
+        ValueError: If the arguments are not a strict JSON object.
     """
     try:
         value = parse_strict_json(call.arguments)
@@ -220,20 +228,24 @@ def parse_call_arguments(call: ToolCall) -> dict[str, Any]:
 
 
 def write_call(call: ToolCall, *, arguments: str, signs: Sequence[str] = ()) -> str:
-    """Write a call as a JSON object.
+    """Return a call as the text of a JSON object with `name` and its arguments.
 
     Args:
+        call: Call to write.
         arguments: Key of the arguments.
-        signs: Markers of the format; the first character of one within a string is escaped.
+        signs: Markers of the format; the first character of a marker within a string is escaped.
 
     Raises:
-        ValueError: Its arguments are not a JSON object.
+        ValueError: If the arguments are not a JSON object.
     """
     return dump_without_markers({"name": call.name, arguments: parse_call_arguments(call)}, signs)
 
 
 def dump_without_markers(value: Any, signs: Sequence[str]) -> str:
-    """Serialize a value so that none of the markers occurs in the text, even if a string contains one."""
+    """Return a value as JSON in which no marker occurs, even if a string contains one.
+
+    The first character of each marker is written as a Unicode escape.
+    """
     body = dump_json(value)
     for sign in signs:
         body = body.replace(sign, f"\\u{ord(sign[0]):04x}{sign[1:]}")
@@ -241,22 +253,26 @@ def dump_without_markers(value: Any, signs: Sequence[str]) -> str:
 
 
 def write_schemas(tools: Sequence[ToolSpec]) -> str:
-    """Write the tools as JSON schemas, one per line."""
+    """Return the declarations of tools in the OpenAI format, one JSON object per line."""
     return "\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)
 
 
 def build_message(text: str, blocks: Sequence[ToolCall | str]) -> Message:
-    """Build an assistant message from its text, its calls, and the reason for each malformed call."""
+    """Create an assistant message from its text, its calls, and the reasons of malformed calls."""
     calls = tuple(call for call in blocks if isinstance(call, ToolCall))
     malformed = tuple(wrong for wrong in blocks if isinstance(wrong, str))
     return Message("assistant", (Text(text),) if text else (), calls, malformed=malformed)
 
 
 def require_same_calls(back: Message, message: Message) -> None:
-    """Require that the calls of a message are read back as they were written.
+    """Check that written calls are parsed back into the same calls.
+
+    Args:
+        back: Message parsed from the written text.
+        message: Message that was written.
 
     Raises:
-        ValueError: The format cannot express a call: it would be read as another one.
+        ValueError: If a call differs, so that the format cannot express it.
     """
     if not has_same_calls(back.tool_calls, message.tool_calls):
         call = message.tool_calls[0]
@@ -264,7 +280,7 @@ def require_same_calls(back: Message, message: Message) -> None:
 
 
 def has_same_calls(calls: Sequence[ToolCall], others: Sequence[ToolCall]) -> bool:
-    """Return True if two lists of calls have the same names and arguments, types included."""
+    """Return whether two lists of calls have equal names and arguments, including the types of numbers."""
     try:
         pairs, other_pairs = (
             [(call.name, dump_json(parse_call_arguments(call))) for call in each] for each in (calls, others)

@@ -22,7 +22,7 @@ _FRAME = re.compile(r"(?:<\|python_start\|>)?(.*?)<\|python_end\|>\s*(?=\{)", re
 
 
 def _find_call(text: str) -> int | None:
-    """Return the start of an object with a name and parameters within text."""
+    """Return the position of the first object with a name and parameters in a text; None if there is none."""
     match = re.search(
         r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"name"\s*:\s*"[^"]*"\s*,\s*"(?:parameters|arguments)"\s*:', text
     )
@@ -30,13 +30,16 @@ def _find_call(text: str) -> int | None:
 
 
 class Llama3:
-    """`{"name": …, "parameters": {…}}`; results are written as `{"output": …}` in a user message."""
+    """Tool-call format of Llama 3: `{"name": …, "parameters": {…}}`.
+
+    Results are written as `{"output": …}` in a user message.
+    """
 
     markers = (_TAG,)
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, and how to call them."""
+        """Return the tools as JSON declarations, with instructions for calls; empty without tools."""
         if not tools:
             return ""
         return (
@@ -46,10 +49,10 @@ class Llama3:
         )
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, or its calls.
+        """Return the text of a message, or its calls.
 
         Raises:
-            ValueError: It has both; a turn with calls contains nothing else.
+            ValueError: If the message has both, because a turn with calls contains nothing else.
         """
         if not message.tool_calls:
             return message.text
@@ -58,7 +61,7 @@ class Llama3:
         return "; ".join(write_call(call, arguments="parameters", signs=(_TAG,)) for call in message.tool_calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read the calls if the turn starts with one; else its text."""
+        """Parse the calls if the turn consists of them or contains one after text; otherwise the turn is text."""
         body, before = text.strip(), ""
         if (framed := _FRAME.match(body)) is not None:  # Llama 4 writes the text of a turn with calls between markers
             before, body = framed[1], body[framed.end() :]
@@ -90,7 +93,7 @@ class Llama3:
         return build_message(join_text([before.strip(), body[position:]]), blocks)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a separate message."""
+        """Return each tool result as a separate user message."""
         return [
             user(json.dumps({"output": message.text}, ensure_ascii=False)) if message.role == "tool" else message
             for message in messages

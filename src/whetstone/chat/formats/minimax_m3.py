@@ -1,10 +1,10 @@
-"""Tool calls of MiniMax-M3: tags named after parameters, and within objects after keys, each after a sign.
+"""Tool calls of MiniMax-M3: tags named after parameters, and within objects after keys, each after a marker.
 
     ]<]minimax[>[<invoke name="weather">]<]minimax[>[<city>Oslo]<]minimax[>[</city>]<]minimax[>[</invoke>
 
 Note:
-    Strings, numbers and null look the same between tags, and an empty object looks as an empty string does: the schema
-    of the tool decides, at every level (`properties`, `additionalProperties`, `items`). See `text_values`.
+    Strings, numbers and null look the same between tags, and an empty object looks like an empty string. The schema of
+    the tool decides at every level (`properties`, `additionalProperties`, `items`); see `text_values`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _MAX_DEPTH = 50
 
 
 class MiniMaxM3:
-    """Tags after `]<]minimax[>[`."""
+    """Tool-call format of MiniMax-M3, whose tags follow the marker `]<]minimax[>[`."""
 
     markers = (_SIGN,)
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, and how to call them."""
+        """Return the tools as JSON declarations, with an example of a call."""
         call = f'{_SIGN}<invoke name="name">{_SIGN}<key>value{_SIGN}</key>{_SIGN}</invoke>'
         return render_tool_prompt(tools, f"{_BEGIN}\n{call}\n{_END}")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls.
+        """Return the text of a message, followed by one block with its calls.
 
         Raises:
-            ValueError: The format cannot express a call: it would be read as another one.
+            ValueError: If the format cannot express a call: it would be parsed as a different call.
         """
         if not message.tool_calls:
             return message.text
@@ -56,7 +56,7 @@ class MiniMaxM3:
         return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read the calls of all blocks, and the text around them."""
+        """Parse the calls of all blocks, and the text around them."""
         known = {tool.name: tool.parameters for tool in tools}
 
         def read_block(match: re.Match[str]) -> tuple[list[Found], int]:
@@ -65,7 +65,7 @@ class MiniMaxM3:
         return scan_turn(text, _OPENING, read_block, self.markers)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a user message, for templates that do not render results."""
+        """Return tool results as user messages, for templates that do not render results."""
         return render_results(messages)
 
 
@@ -101,10 +101,21 @@ def _write_value(value: Any) -> str:
 def _read_value(
     text: str, position: int, name: str, schema: Any, root: Mapping[str, Any], depth: int
 ) -> tuple[Any, int]:
-    """Read the value between the tag that ended at `position` and the one that closes it.
+    """Parse the value between an opening tag and its closing tag.
+
+    Args:
+        text: Text of the turn.
+        position: End of the opening tag.
+        name: Name of the opening tag.
+        schema: JSON Schema of the value.
+        root: Schema that contains the definitions to which `$ref` points.
+        depth: Nesting depth of the value; 0 for the arguments themselves.
 
     Returns:
         (value, position after the closing tag).
+
+    Raises:
+        ValueError: If a tag is not closed, a key is repeated, or the nesting is too deep.
     """
     if depth > _MAX_DEPTH:
         raise ValueError("its arguments are nested too deeply")

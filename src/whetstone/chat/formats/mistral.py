@@ -1,8 +1,8 @@
 """Tool calls of Mistral models: a list of JSON objects after `[TOOL_CALLS]`.
 
 Note:
-    Newer models write `[TOOL_CALLS]name[ARGS]{…}` once per call, with or without an id between. All are read; the list
-    is written.
+    Newer models write `[TOOL_CALLS]name[ARGS]{…}` once per call, with or without an id between name and arguments. All
+    variants are parsed; the list is written.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ _READ_MARKERS = (_SIGN, "[ARGS]", "[CALL_ID]")
 
 
 class Mistral:
-    """`[TOOL_CALLS] [{"name": …, "arguments": {…}}]`; results are written as `[TOOL_RESULTS] {"content": …}
-    [/TOOL_RESULTS]` in a user message, neighboring ones in the same."""
+    """Tool-call format of Mistral: `[TOOL_CALLS] [{"name": …, "arguments": {…}}]`.
+
+    Consecutive results are written into one user message, each as `[TOOL_RESULTS] {"content": …}[/TOOL_RESULTS]`.
+    """
 
     markers = (
         _SIGN,
@@ -37,17 +39,17 @@ class Mistral:
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as one list of JSON schemas."""
+        """Return the tools as one JSON list between `[AVAILABLE_TOOLS]` markers; empty without tools."""
         if not tools:
             return ""
         listed = json.dumps([tool.to_openai() for tool in tools], ensure_ascii=False)
         return f"[AVAILABLE_TOOLS] {listed}[/AVAILABLE_TOOLS]"
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls as one list.
+        """Return the text of a message, followed by its calls as one list.
 
         Raises:
-            ValueError: The arguments of a call are not a JSON object.
+            ValueError: If the arguments of a call are not a JSON object.
         """
         if not message.tool_calls:
             return message.text
@@ -55,11 +57,11 @@ class Mistral:
         return f"{message.text}{_SIGN} [{calls}]"
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read the calls after each sign, and the text around them."""
+        """Parse the calls after each `[TOOL_CALLS]`, and the text around them."""
         return scan_turn(text, _OPENING, _read_block, _READ_MARKERS)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write neighboring tool results into one user message."""
+        """Return tool results as user messages; consecutive results share one message."""
         written_messages: list[Message] = []
         previous = None
         for message in messages:

@@ -1,7 +1,9 @@
-"""Formats that write the tool's name between markers, and only the arguments as JSON; each is one line of a table.
+"""Tool-call formats that write the tool's name between markers, and only the arguments as JSON.
 
     <｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}<｜tool▁call▁end｜>        DeepSeek-V3.1
     <|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>        Kimi-K2
+
+`families` has the options of each model family.
 
 Note:
     A string in the arguments may contain the closing marker. Therefore the arguments are decoded as JSON up to the end
@@ -36,16 +38,16 @@ _OPENING = re.compile(r"<[^<>{]*>?|\[[A-Z_]+\]")
 
 @dataclass(frozen=True)
 class NamedJson:
-    """One such format.
+    """Tool-call format with the name between markers and the arguments as JSON, configured by its markers.
 
     Args:
-        call: A call, with `{name}`, `{arguments}`, and optionally `{id}` and `{index}` (in the turn, from 0).
+        call: Text of a call, with `{name}`, `{arguments}`, and optionally `{id}` and `{index}` (in the turn, from 0).
         begin: Text before the first call of a turn.
-        end: Text after the last.
+        end: Text after the last call of a turn.
         between: Text between two calls.
         prefix: Text before the name that a model may omit.
         tail: Text after `end` that a model may omit.
-        must_close: A turn that has `begin` must have `end`.
+        must_close: Whether a turn that has `begin` must have `end`.
     """
 
     call: str
@@ -63,14 +65,15 @@ class NamedJson:
         return split_markers(self.begin, self.end, self.call)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, and how to call them."""
+        """Return the tools as JSON declarations, with an example of a call."""
         return render_tool_prompt(tools, self._around([self._call("<function name>", "<object of arguments>", 0)]))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls.
+        """Return the text of a message, followed by its calls.
 
         Raises:
-            ValueError: The arguments of a call are not a JSON object.
+            ValueError: If the arguments of a call are not a JSON object, or the call would be parsed as a different
+                call.
         """
         if not message.tool_calls:
             return message.text
@@ -82,19 +85,19 @@ class NamedJson:
         return message.text + self._around(calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read every call, and the text around them."""
+        """Parse every call, and the text around them."""
         message = scan_turn(text, self._opening, self._read_call, self.markers)
         if self.must_close and not message.malformed and text.count(self.begin) > text.count(self.end):
             message = replace(message, malformed=(f"{self.begin} is not closed with {self.end}",))
         return message
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a user message, for templates that do not render results."""
+        """Return tool results as user messages, for templates that do not render results."""
         return render_results(messages)
 
     @cached_property
     def _sign(self) -> str:
-        """Marker at which a call starts."""
+        """Marker at which the text of a call starts."""
         match = _OPENING.match(self.call)
         if match is None:
             raise ValueError(f"a call must start with a marker: {self.call}")
@@ -107,7 +110,7 @@ class NamedJson:
 
     @cached_property
     def _header(self) -> re.Pattern[str]:
-        """Pattern of the text between the first marker and the arguments."""
+        """Pattern of the text between the first marker of a call and its arguments."""
         header = self.call[len(self._sign) :].partition("{arguments}")[0]
         pieces = [_GROUPS.get(piece) or pattern_of(piece) for piece in re.split(r"(\{\w+\})", header) if piece.strip()]
         if self.prefix:

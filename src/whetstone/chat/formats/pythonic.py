@@ -1,8 +1,10 @@
-"""Formats that write calls in Python's syntax, such as `[weather(city="Oslo", days=2)]`; each is one line of a table.
+"""Tool-call formats that write calls in Python's syntax, such as `[weather(city="Oslo", days=2)]`.
 
     <|tool_call_start|>[weather(city="Oslo")]<|tool_call_end|>        LFM2
     <function_calls>weather(city="Oslo")</function_calls>        OLMo 3, one call per line
     [weather(city="Oslo")]        Llama 4, the whole turn
+
+`families` has the options of each model family.
 
 Note:
     The calls are parsed with Python's grammar and never evaluated. Arguments must be named, and must be values of JSON:
@@ -31,15 +33,15 @@ from whetstone.python_syntax import parse_expression, parse_syntax
 
 @dataclass(frozen=True)
 class Pythonic:
-    """One such format.
+    """Tool-call format in Python's syntax, configured by its markers and layout.
 
     Args:
         begin: Text before the calls; empty if the calls are the whole turn.
-        end: Text after them.
-        layout: Whether several calls are one list or one call per line. Both are read.
-        optional: Pairs of markers around calls that are the whole turn, which may be missing.
-        is_raw: Strings are written between single quotes without escapes, as the template of LFM2.5 does. A string
-            ends at a quote that the next argument or the end of the call follows.
+        end: Text after the calls.
+        layout: Whether several calls are written as one list or as one call per line. Both are parsed.
+        optional: Markers before and after calls that are the whole turn; a model may omit them.
+        is_raw: Whether strings are written between single quotes without escapes, as the template of LFM2.5 does. A
+            string then ends at a quote that the next argument or the end of the call follows.
     """
 
     begin: str = "<|tool_call_start|>"
@@ -55,15 +57,15 @@ class Pythonic:
         return tuple(sign for sign in (self.begin, self.end, *self.optional) if sign)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, and how to call them."""
+        """Return the tools as JSON declarations, with an example of a call."""
         return render_tool_prompt(tools, self._around(['name(key="text", other=2)']))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls.
+        """Return the text of a message, followed by its calls.
 
         Raises:
-            ValueError: The format cannot express a call: a name is not one of Python, a string contains the end of the
-                calls, or the calls are the whole turn and the message has text.
+            ValueError: If the format cannot express a call: a name is not one of Python, a string contains the end of
+                the calls, or the message has text and calls must be the whole turn.
         """
         if not message.tool_calls:
             return message.text
@@ -78,7 +80,7 @@ class Pythonic:
         return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read the calls, and the text around them."""
+        """Parse the calls, and the text around them."""
         if self.begin:
             return scan_turn(text, self._opening, self._read_block, self.markers)
         first, last = self.optional
@@ -92,7 +94,7 @@ class Pythonic:
         return build_message("", blocks)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a user message, for templates that do not render results."""
+        """Return tool results as user messages, for templates that do not render results."""
         return render_results(messages)
 
     @cached_property
@@ -104,7 +106,10 @@ class Pythonic:
         return re.compile(re.escape(self.begin) + rf"\s*\[?\s*{_WORD}\(")
 
     def _read_block(self, match: re.Match[str]) -> tuple[list[Found], int]:
-        """Read up to the first closing marker at which the text is valid Python: a string may contain one."""
+        """Parse the calls up to the first closing marker before which the text is valid Python.
+
+        A string may contain the closing marker.
+        """
         text, start = match.string, match.end()
         end, blocks = start, list[Found]()
         for _ in range(8):
@@ -130,7 +135,7 @@ class Pythonic:
 
     @cached_property
     def jinja_calls(self) -> str:
-        """Body of the macro that writes the text and calls of a turn in exported templates."""
+        """Body of the Jinja macro that writes text and calls of a turn in exported templates."""
         begin, between, end = map(json.dumps, self._around(["", ""]).partition(", " if self.layout == "list" else "\n"))
         value = (
             "(\"'\" ~ value ~ \"'\" if value is string else '%r' | format(value))"
@@ -156,7 +161,7 @@ class Pythonic:
 
 
 def _read_list(match: re.Match[str]) -> tuple[list[Found], int]:
-    """Read the list of calls that starts within text, up to the first bracket at which it is valid Python."""
+    """Parse a list of calls within text, up to the first bracket at which the list is valid Python."""
     text, end = match.string, match.end()
     for _ in range(16):
         end = text.find("]", end) + 1
@@ -169,7 +174,7 @@ def _read_list(match: re.Match[str]) -> tuple[list[Found], int]:
 
 
 _WORD = r"[\w$][\w$.:/-]*+"
-"""Name of a tool or key of an argument: templates write any name, such as `get-weather` or `from`."""
+"""Pattern of a tool's name or an argument's key: templates write any name, such as `get-weather` or `from`."""
 _WORDS = re.compile(
     r"""\'{3}(?:\\.|(?!\'{3})[^\\])*\'{3}|"{3}(?:\\.|(?!"{3})[^\\])*"{3}|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|"""
     rf"""(?<![\w$.:/-])(?P<word>{_WORD})(?=\s*(?:\(|(?P<key>=(?!=))))""",
@@ -182,7 +187,7 @@ def _is_python_name(word: str) -> bool:
 
 
 def _parse_module(text: str) -> list[ast.stmt]:
-    """Parse Python in which names of tools and keys of arguments may be other words than names of Python."""
+    """Parse Python code in which names of tools and keys of arguments may be invalid Python names."""
     prefix = "_word"
     while prefix in text:
         prefix += "_"
@@ -212,7 +217,11 @@ def _parse_module(text: str) -> list[ast.stmt]:
 
 
 def parse_calls(text: str) -> list[Found]:
-    """Parse one call, a list of calls, or one call per line in Python's syntax."""
+    """Parse one call, a list of calls, or one call per line in Python's syntax.
+
+    Returns:
+        Calls in order, and the reason for each call that is malformed.
+    """
     try:
         body = _parse_module(text.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -234,7 +243,11 @@ _RAW_OTHER = re.compile(rf"(.*?)(?<!\s)(?={_NEXT})", re.DOTALL)
 
 
 def parse_raw_calls(text: str) -> list[Found]:
-    """Parse a list of calls whose strings are between quotes and have no escapes."""
+    """Parse a list of calls whose strings are between quotes and have no escapes.
+
+    Returns:
+        Calls in order, and the reason for each call that is malformed.
+    """
     body = text.strip()
     body = body[1:] if body.startswith("[") else body
     blocks: list[Found] = []

@@ -29,13 +29,16 @@ _BRACKETS = re.compile(r"([\w.-]+)\[(.*)\]\s*", re.DOTALL)
 
 
 class React:
-    """`Action: name` and `Action Input: {…}`, or `Action: name[text]`; results are written as `Observation: …`."""
+    """Tool-call format ReAct: `Action: name` and `Action Input: {…}`, or `Action: name[text]`.
+
+    Results are written as `Observation: …`.
+    """
 
     markers = (_OBSERVATION, "Action:", "Action Input:")
     stops = (_OBSERVATION,)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, and the form of a turn."""
+        """Return the tools as JSON declarations, with the form of a step; empty without tools."""
         if not tools:
             return ""
         return (
@@ -45,10 +48,10 @@ class React:
         )
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its call.
+        """Return the text of a message, followed by its only call.
 
         Raises:
-            ValueError: If there are several calls, of which a turn in this format contains one.
+            ValueError: If there are several calls, because a turn in this format contains one.
         """
         if not message.tool_calls:
             return message.text
@@ -86,7 +89,7 @@ class React:
         return build_message(text_before, [ToolCall(inline[1], dump_json({only or "input": inline[2]}))])
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result as an observation in a separate message."""
+        """Return each tool result as an observation in a separate user message."""
         return [user(f"{_OBSERVATION} {m.text}") if m.role == "tool" else m for m in messages]
 
 

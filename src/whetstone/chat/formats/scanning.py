@@ -1,4 +1,4 @@
-"""Scanner shared by the tool-call formats: splits a turn into text and blocks of calls.
+"""Scanner that splits the text of a turn into plain text and blocks of calls, shared by the tool-call formats.
 
 A format passes the pattern that opens a block and a function that parses one. The scanner continues after every block,
 so that later blocks, the text between them, and a valid call next to a malformed one are all returned.
@@ -16,7 +16,7 @@ _SHORTEST_CUT = 4
 _MAX_MALFORMED = 16
 
 Found = ToolCall | str
-"""A call, or the reason why a block is malformed."""
+"""Parsed call, or the reason why a block of calls is malformed."""
 
 
 def scan_turn(
@@ -25,12 +25,15 @@ def scan_turn(
     parse_block: Callable[[re.Match[str]], tuple[Sequence[Found], int]],
     markers: Sequence[str] = (),
 ) -> Message:
-    """Read a turn.
+    """Parse the text of a turn into an assistant message with text, calls and malformed calls.
+
+    After 16 malformed blocks, the rest of the turn is not parsed.
 
     Args:
+        text: Text of the turn.
         opening: Pattern at which a block of calls starts.
-        parse_block: Receives the match of `opening`; returns (its calls and errors, position of its end).
-        markers: Texts that occur in blocks only. A marker in the remaining text is the rest of a malformed block: it is
+        parse_block: Function from the match of `opening` to (calls and errors of the block, position of its end).
+        markers: Texts that occur only in blocks. A marker in the remaining text is the rest of a malformed block: it is
             reported, and the text ends before it.
     """
     pieces: list[str] = []
@@ -60,7 +63,7 @@ def scan_turn(
 
 
 def cut_marker(content: str, markers: Sequence[str]) -> str:
-    """Return the marker of which the text ends with at least four characters, but not all; empty if there is none."""
+    """Return the marker that the end of a text cuts off after at least four characters; empty if there is none."""
     end = content.rstrip()
     for marker in markers:
         if any(end.endswith(marker[:count]) for count in range(len(marker) - 1, _SHORTEST_CUT - 1, -1)):
@@ -69,14 +72,23 @@ def cut_marker(content: str, markers: Sequence[str]) -> str:
 
 
 def skip_block(text: str, position: int, closings: Sequence[str], opening: re.Pattern[str]) -> int:
-    """Return where to continue after a malformed block: after its closing, at the next opening, or at the end."""
+    """Return the position at which scanning continues after a malformed block.
+
+    It is the first of: the end of a closing marker, the next opening, the end of the text.
+
+    Args:
+        text: Text of the turn.
+        position: Position within the malformed block.
+        closings: Closing markers of a block.
+        opening: Pattern at which a block starts.
+    """
     ends = [place + len(closing) for closing in closings if closing and (place := text.find(closing, position)) >= 0]
     following = opening.search(text, position)
     return min([*ends, *([following.start()] if following is not None else [])], default=len(text))
 
 
 def join_text(pieces: Sequence[str]) -> str:
-    """Join the text around blocks; line breaks next to a block belong to the block."""
+    """Return the text around blocks of calls, joined; line breaks next to a block belong to the block."""
     if len(pieces) == 1:
         return pieces[0]
     first = pieces[0].rstrip("\n")
@@ -85,9 +97,12 @@ def join_text(pieces: Sequence[str]) -> str:
 
 
 def split_markers(*forms: str) -> tuple[str, ...]:
-    """Return the markers in the fixed text of a form, one per tag or token.
+    r"""Return the markers in the fixed text of forms, one per tag or token.
 
-    `"</function>\\n</tool_call>"` contains two markers, which no vocabulary has as one token.
+    `"</function>\n</tool_call>"` contains two markers, because no vocabulary has both as one token.
+
+    Args:
+        forms: Texts with placeholders such as `{name}`.
     """
     pieces = [piece for form in forms for piece in re.split(r"\{\w+\}", form)]
     signs = [sign for piece in pieces for sign in re.split(r"(?<=[>\]])|\s+|(?=<)|(?=\[[A-Z])", piece)]
@@ -95,6 +110,6 @@ def split_markers(*forms: str) -> tuple[str, ...]:
 
 
 def pattern_of(form: str) -> str:
-    """Return the pattern of fixed text in which whitespace is optional around and between tags."""
+    """Return a regular expression for fixed text in which whitespace around and between tags is optional."""
     tags = [tag for tag in re.split(r"\s+|(?=<)", form.strip()) if tag]
     return r"\s*".join(map(re.escape, tags))

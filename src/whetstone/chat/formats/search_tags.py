@@ -23,7 +23,7 @@ _STOPS = ("search", "code", "python", "sql", "shell")
 
 
 class Tags:
-    """`<search>text</search>`; results are written as `<information>text</information>`."""
+    """Tool-call format of search models: `<search>text</search>`, with results as `<information>text</information>`."""
 
     markers = ("<information>", "</information>", *(f"<{n}>" for n in _STOPS), *(f"</{n}>" for n in _STOPS))
     stops = tuple(f"</{name}>" for name in _STOPS)
@@ -43,7 +43,7 @@ class Tags:
     )
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Write one line per tool."""
+        """Return one line per tool that takes exactly one text; other tools cannot be called in this format."""
         lines = [
             f"<{tool.name}>{p}</{tool.name}>: {tool.description}" for tool in tools if (p := tool.only_text_parameter)
         ]
@@ -52,11 +52,11 @@ class Tags:
         return "\n".join(["You may call tools:", *lines, "You are then told <information>…</information>."])
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its call.
+        """Return the text of a message, followed by its only call.
 
         Raises:
-            ValueError: If there are several calls, one of a tool that takes more than one text, or one that could not
-                be read back.
+            ValueError: If there are several calls, a tool takes anything other than one text, or the call would be
+                parsed as a different call.
         """
         if not message.tool_calls:
             return message.text
@@ -72,10 +72,7 @@ class Tags:
         return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read the first tag of a tool after the last thought, and the text around it.
-
-        A turn contains one call: a second one is malformed.
-        """
+        """Parse the first tag of a tool after the last thought, and the text around it; a second call is malformed."""
         names = {tool.name: tool.name for tool in tools if tool.only_text_parameter is not None}
         names |= {other: name for other, name in _OTHER_NAMES.items() if name in names and other not in names}
         if not names:
@@ -102,5 +99,5 @@ class Tags:
         return with_text(message, text[:thought] + message.text)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in tags, in a separate message."""
+        """Return each tool result as a separate user message, within `<information>` tags."""
         return [user(f"<information>{m.text}</information>") if m.role == "tool" else m for m in messages]

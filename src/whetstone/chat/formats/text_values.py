@@ -39,14 +39,11 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 def declared_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the JSON types that a schema permits.
+    """Return the JSON types that a schema permits; None if it permits any.
 
     Args:
-        schema: Schema of one parameter.
+        schema: JSON Schema of one parameter.
         root: Schema that contains the definitions to which `$ref` points.
-
-    Returns:
-        Names of JSON types, or None if the schema permits anything.
     """
     return _declared_types(schema, root, 0, {})
 
@@ -54,7 +51,10 @@ def declared_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str] | Non
 def _declared_types(
     schema: Any, root: Mapping[str, Any], depth: int, referred: dict[str, frozenset[str] | None]
 ) -> frozenset[str] | None:
-    """Return the types; `referred` maps each reference to its types, and to None while they are unknown."""
+    """Return the permitted types of a schema at a nesting depth.
+
+    `referred` maps each reference to its types, and to None while they are being computed.
+    """
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return None
     constraints: list[frozenset[str] | None] = []
@@ -96,7 +96,7 @@ def _intersect(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
 
 
 def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
-    """Resolve a local JSON pointer such as `#/$defs/Place`; None if it points nowhere."""
+    """Return the schema at a local JSON pointer such as `#/$defs/Place`; None if there is none."""
     value: Any = root
     for part in reference.removeprefix("#").split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
@@ -108,13 +108,13 @@ def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 def member_schema(schema: Any, key: str, root: Mapping[str, Any], index: int = 0) -> Any:
-    """Return the schema of a member of an object, or of an item of a list.
-
-    {} if nothing is declared.
+    """Return the schema of a member of an object, or of an item of a list; {} if nothing is declared.
 
     Args:
-        key: Key of the member; `item` is also an item of a list.
-        index: Position of the item.
+        schema: JSON Schema of the object or list.
+        key: Key of the member; `item` also denotes an item of a list.
+        root: Schema that contains the definitions to which `$ref` points.
+        index: Position of the item in the list.
     """
     schemas = _combined_schemas(schema, root, 0, set())
     for one in schemas:
@@ -140,7 +140,7 @@ def member_schema(schema: Any, key: str, root: Mapping[str, Any], index: int = 0
 
 
 def _combined_schemas(schema: Any, root: Mapping[str, Any], depth: int, referred: set[str]) -> list[Mapping[str, Any]]:
-    """Return a schema and all that it refers to or combines."""
+    """Return a schema with all schemas that it refers to (`$ref`) or combines (`anyOf`, `oneOf`, `allOf`)."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST // 2:
         return []
     schemas: list[Mapping[str, Any]] = [schema]
@@ -155,7 +155,7 @@ def _combined_schemas(schema: Any, root: Mapping[str, Any], depth: int, referred
 
 
 def json_type(value: Any) -> str:
-    """Return the name of the JSON type of a Python value."""
+    """Return the name of the JSON type of a Python value, such as `integer`."""
     if value is None:
         return "null"
     for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (Mapping, "object")):
@@ -165,17 +165,22 @@ def json_type(value: Any) -> str:
 
 
 def matches_type(value: Any, types: frozenset[str]) -> bool:
-    """Return True if a value has one of the types; an integer is a number too."""
+    """Return whether a value has one of these JSON types; an integer is also a number."""
     kind = json_type(value)
     return kind in types or (kind == "integer" and "number" in types)
 
 
 def parse_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
-    """Parse the text of a value by its declared types.
+    """Parse the text of an argument by the types that its schema declares.
+
+    Args:
+        text: Text between the tags.
+        schema: JSON Schema of the argument.
+        root: Schema that contains the definitions to which `$ref` points.
 
     Raises:
-        ValueError: A type other than string is declared, and the text is JSON that no strict parser accepts, such as
-            `NaN`, `1e999` or an object with a repeated key.
+        ValueError: If no declared type is string, and the text is JSON that a strict parser rejects, such as `NaN`,
+            `1e999` or an object with a repeated key.
     """
     types = declared_types(schema, root)
     if types == frozenset({"string"}):
@@ -195,7 +200,7 @@ def parse_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _parse_literal(text: str, default: Any) -> Any:
-    """Parse a Python literal, as some templates write objects, lists and booleans; else return the default."""
+    """Parse a Python list, dictionary, tuple or boolean, which some templates write; `default` for any other text."""
     try:
         value = parse_python(parse_expression(text.strip()))
         dump_json(value)
@@ -205,10 +210,10 @@ def _parse_literal(text: str, default: Any) -> Any:
 
 
 def parse_python(node: ast.expr) -> Any:
-    """Parse a literal of Python; JSON's words for constants are accepted too.
+    """Return the value of a Python literal; `true`, `false` and `null` are accepted too.
 
     Raises:
-        ValueError: It is not a literal, a key is not a string, or a key is repeated.
+        ValueError: If the expression is not a literal, a key is not a string, or a key is repeated.
     """
     for one in ast.walk(node):
         if isinstance(one, ast.Name) and one.id not in _WORDS:
@@ -228,5 +233,5 @@ def parse_python(node: ast.expr) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """Write a value as text: a string as it is, everything else as JSON."""
+    """Return a value as the text between tags: a string unchanged, any other value as JSON."""
     return value if isinstance(value, str) else dump_json(value)

@@ -1,4 +1,4 @@
-"""Text that formats use for tools and tool results if the template of a model does not render them."""
+"""Texts of tool descriptions and tool results for formats whose models' templates render neither."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from whetstone.chat.message import Message, ToolSpec, user
 
 
 def render_tool_prompt(tools: Sequence[ToolSpec], example: str) -> str:
-    """Describe the tools as JSON schemas, one per line, and how a call is written.
-
-    Empty without tools.
-    """
+    """Return the tools as JSON declarations, one per line, with an example of a call; empty without tools."""
     if not tools:
         return ""
     return (
@@ -22,7 +19,7 @@ def render_tool_prompt(tools: Sequence[ToolSpec], example: str) -> str:
 
 
 def render_results(messages: Sequence[Message]) -> list[Message]:
-    """Write tool results between tags; neighboring ones are in one user message."""
+    """Return tool results as user messages between `<tool_response>` tags; consecutive results share one message."""
     written: list[Message] = []
     previous = None
     for message in messages:

@@ -1,7 +1,9 @@
-"""Formats that write each argument between tags; each is one line of a table.
+"""Tool-call formats that write each argument between tags.
 
     <tool_call><function=name><parameter=key>value</parameter></function></tool_call>        Qwen3-Coder
     <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>        GLM-4.5
+
+`families` has the options of each model family.
 
 Note:
     A value may contain the tag that closes a parameter or a call. A value therefore ends at the first closing tag that
@@ -36,23 +38,24 @@ _NEEDS_CDATA = re.compile(r"[<&\n]")
 
 @dataclass(frozen=True)
 class Parameters:
-    """One such format.
+    """Tool-call format with one tag per argument, configured by its tags.
 
     Args:
-        call: A call, with `{name}`, `{parameters}`, and optionally `{index}` (in the turn, from 1).
-        parameter: An argument, with `{key}`, `{value}`, and optionally `{type}`.
+        call: Text of a call, with `{name}`, `{parameters}`, and optionally `{index}` (in the turn, from 1).
+        parameter: Text of an argument, with `{key}`, `{value}`, and optionally `{type}`.
         begin: Text before the first call of a turn.
-        end: Text after the last.
+        end: Text after the last call of a turn.
         between: Text between two calls.
-        types: What `{type}` contains: the name of the JSON type, or `true` for a string and `false` otherwise.
+        types: Content of `{type}`: `names` for the name of the JSON type, otherwise `true` for a string and else
+            `false`.
         addressed: Regular expression of text before a call or `begin` that names the tool again and may be missing.
-        prefix: Text with `{name}` that is written before each call; `addressed` reads it.
+        prefix: Text with `{name}` that is written before each call; `addressed` parses it.
         wrapper: Texts around a string that contains `<`, `&` or a line break, such as CDATA.
-        reserved: Texts that occur in calls only, if the markers do not.
+        reserved: Texts that occur only in calls, if they differ from the markers.
         frame: Texts that the template writes before and after the text of a turn.
-        escaped: Names and keys are attributes in which `&` and `"` are escaped.
-        whole_markers: A value contains no marker, since all are tokens of the model.
-        nulls: Texts that are null if null is among the declared types, as the templates of the family write it.
+        escaped: Whether `&` and `"` are escaped in names and keys, because they are attributes.
+        whole_markers: Whether a value cannot contain a marker, because all markers are tokens of the model.
+        nulls: Texts that are parsed as null if null is among the declared types.
     """
 
     call: str
@@ -77,17 +80,17 @@ class Parameters:
         return split_markers(self.begin, self.end, self.prefix, self.call, self.parameter)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Describe the tools as JSON schemas, and how to call them."""
+        """Return the tools as JSON declarations, with an example of a call."""
         written = (
             self.parameter.replace("{key}", "<parameter>").replace("{value}", "<value>").replace("{type}", "<type>")
         )
         return render_tool_prompt(tools, self._around([self._filled("<function name>", written, 1)]))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls.
+        """Return the text of a message, followed by its calls.
 
         Raises:
-            ValueError: The format cannot express a call: it would be read as another one.
+            ValueError: If the format cannot express a call: it would be parsed as a different call.
         """
         if not message.tool_calls:
             return message.text
@@ -102,7 +105,7 @@ class Parameters:
         return message.text + self._around(calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Read every call, and the text around them."""
+        """Parse every call, and the text around them."""
         known = {tool.name: tool.parameters for tool in tools}
 
         is_open = False
@@ -126,7 +129,7 @@ class Parameters:
         return message
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a user message, for templates that do not render results."""
+        """Return tool results as user messages, for templates that do not render results."""
         return render_results(messages)
 
     @cached_property
@@ -156,7 +159,10 @@ class Parameters:
         return re.compile(_pattern_of(self.parameter.partition("{value}")[0]).removeprefix(r"\s*+"))
 
     def _find_unclosed(self, name: str, texts: Mapping[str, str], root: Mapping[str, Any]) -> str:
-        """Return the reason if a value contains the opening of a declared parameter that is missing from the call."""
+        """Return an error if a value contains the opening tag of a declared parameter that the call lacks.
+
+        Else empty.
+        """
         properties = root.get("properties")
         declared = properties if isinstance(properties, Mapping) else {}
         for key, text in texts.items():
@@ -166,7 +172,10 @@ class Parameters:
         return ""
 
     def _find_call(self, parameter: re.Match[str], known: Mapping[str, Mapping[str, Any]]) -> int | None:
-        """Return the position of a call of a known tool with a declared parameter in the value of a parameter."""
+        """Return the position of a call of a known tool within the value of a parameter; None if there is none.
+
+        Only a call with a declared parameter counts.
+        """
         for match in self._opening.finditer(parameter.string, *parameter.span("value")):
             properties = known.get(self._unescape(match["name"]), {}).get("properties")
             first = self._parameter_opening.match(parameter.string, match.end())
@@ -181,7 +190,11 @@ class Parameters:
         return self.call.partition("{parameters}")[2].split()[-1]
 
     def _read_call(self, match: re.Match[str], known: Mapping[str, Mapping[str, Any]]) -> tuple[list[Found], int]:
-        """Read the call that starts with this match, or the reason why it is malformed."""
+        """Parse the call that starts at a match.
+
+        Returns:
+            ([the call, or the reason why it is malformed], position at which scanning continues).
+        """
         text, name, position = match.string, self._unescape(match["name"]), match.end()
         root = known.get(name, {})
         arguments: dict[str, Any] = {}
@@ -211,10 +224,16 @@ class Parameters:
         return [reason], skip_block(text, position, (self._last_marker,), self._opening)
 
     def _parse(self, key: str, text: str, kind: str | None, root: Mapping[str, Any]) -> Any:
-        """Parse the text of a value.
+        """Parse the text of a parameter's value.
 
         Args:
-            kind: Type that the call itself states: a type's name, or `true` for a string.
+            key: Name of the parameter.
+            text: Text between the tags.
+            kind: Type that the call itself states: name of a JSON type, or `true` for a string; None if it states none.
+            root: JSON Schema of the tool's arguments.
+
+        Raises:
+            ValueError: If the text is not a value of the type, or a wrapper is not closed.
         """
         if self.wrapper is not None and text.startswith(self.wrapper[0]):
             if not text.endswith(self.wrapper[1]):
@@ -261,7 +280,10 @@ class Parameters:
 
 
 def _pattern_of(form: str) -> str:
-    """Return the pattern of a form. Whitespace between tags is optional; values lose one line break at each end."""
+    """Return a regular expression for a form with placeholders.
+
+    Whitespace between tags is optional, and a value loses one line break at each end.
+    """
     pieces = re.split(r"(\{\w+\})", form)
     pattern = ""
     for index, piece in enumerate(pieces):
