@@ -543,7 +543,7 @@ class Chat:
         return [self._safe_in(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def _breaks(self, text: str) -> bool:
-        """Return whether a text contains a look-alike of a special token, or is tokenized into a special token."""
+        """Return whether a text contains the text of a special token, or is tokenized into a special token."""
         return bool(self._look_alike.search(text)) or not self._special_ids.isdisjoint(self.encode(text))
 
     def _safe(self, text: str) -> str:
@@ -561,9 +561,9 @@ class Chat:
         raise PolicyError("untrusted text contains special tokens of the tokenizer")
 
     def _break_special(self, text: str) -> str:
-        """Insert a zero-width space after the first character of each look-alike.
+        """Insert a zero-width space after the first character of each text that equals a special token or marker.
 
-        The text looks the same and is tokenized differently.
+        The result looks the same and is tokenized differently.
         """
         return self._look_alike.sub(lambda match: match.group()[0] + "\u200b" + match.group()[1:], text)
 

@@ -116,7 +116,7 @@ SHAPES: Mapping[str, Shape] = {
     "top_logprobs": integer_schema(0, 20),
     "top_p": number_schema(0, 1),
 }
-"""JSON Schema of each request field that all API formats define alike; fields without an entry are unrestricted."""
+"""JSON Schema of each request field that all API formats share; fields without an entry are unrestricted."""
 BLOCKS: Shape = {
     "type": "array",
     "minItems": 1,

@@ -34,7 +34,7 @@ class _Stored:
 class StoredResponses:
     """Responses that clients of one server can continue, retrieve and delete.
 
-    A client can access only responses of its own key.
+    A client can access only the responses to requests with the same API key.
 
     Args:
         most: Maximum number of responses; the oldest are removed first.
