@@ -1,4 +1,4 @@
-"""Jinja macros of a tool-call format, for exported chat templates: describe tools and write calls.
+"""Jinja macros of a tool-call format, for exported templates: describe tools and write calls.
 
 If a format writes tools and calls as JSON between constant text, the macros are derived from samples that the format
 writes. Other formats provide their own macros (`DescribesInJinja`, `WritesInJinja`).

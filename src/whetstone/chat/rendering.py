@@ -1,4 +1,4 @@
-"""Rendering of conversations with a tokenizer's chat template; template errors become one-line `PolicyError`s.
+"""Rendering of conversations with a tokenizer's template; template errors become one-line `PolicyError`s.
 
 Note:
     A tokenizer may have several templates. The template for tools is used if there is one.

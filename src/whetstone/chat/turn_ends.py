@@ -1,4 +1,4 @@
-"""Detection of the tokens that end a turn of the model, by rendering turns with the chat template.
+"""Detection of the tokens that end a turn of the model, by rendering turns.
 
 Note:
     Some templates write the token that ends an answer also within a turn, for example after a thought. A model that is

@@ -1,4 +1,4 @@
-"""HTTP clients for third-party servers: public-address check, size and time bounds of responses."""
+"""HTTP clients for third-party servers (address check, limits on size and time), and the HTTP layer of servers."""
 
 from whetstone.network.public_addresses import (
     NotPublicError as NotPublicError,

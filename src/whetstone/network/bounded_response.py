@@ -1,4 +1,4 @@
-"""HTTP responses read with a bound on bytes and on time.
+"""HTTP responses that are read within limits of size and time.
 
 Note:
     A client's timeout applies to a single read, so a byte now and then keeps a response open for ever. A few compressed
@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 
 MAX_RESPONSE_BYTES = 64 << 20
-"""Default bound of a response in bytes: far more than a model can read."""
+"""Default limit on the body of a response, in bytes: far more than a model can read."""
 _MAX_HEADER_CHARACTERS = 1000
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([A-Za-z0-9._:-]{1,40})""", re.IGNORECASE)
 _CHARSETS = {
@@ -46,30 +46,29 @@ _CHARSETS = {
 
 @dataclass(frozen=True, slots=True)
 class BoundedResponse:
-    """Response of a server, as far as it was read."""
+    """HTTP response of a server, with a body that may be cut at a limit."""
 
     status: int
+    """HTTP status code."""
     headers: httpx2.Headers
+    """Headers of the response, case-insensitive."""
     content: bytes
-    """Decompressed body."""
+    """Decompressed body, at most as long as the limit."""
     is_cut: bool = False
-    """Whether the body was longer than the bound."""
+    """Whether the body was longer than the limit."""
 
     @property
     def text(self) -> str:
-        """Return the body as text.
-
-        Uses the charset that the response names if it is a common one, otherwise UTF-8.
-        """
+        """Body as text, in the charset that the response names if it is a common one, otherwise in UTF-8."""
         charset = _CHARSET.search(self.headers.get("content-type", "")[:_MAX_HEADER_CHARACTERS])
         codec = _CHARSETS.get(charset[1].lower(), "utf-8") if charset else "utf-8"
         return self.content.decode(codec, errors="replace")
 
     def json(self) -> Any:
-        """Parse the body as JSON.
+        """Return the body parsed as JSON.
 
         Raises:
-            ValueError: The body is not JSON or was cut.
+            ValueError: If the body is not JSON, was cut at the limit, or is nested too deeply.
         """
         if self.is_cut:
             raise ValueError(f"the answer is longer than {len(self.content)} bytes")
@@ -88,16 +87,19 @@ async def fetch_bounded(
     max_bytes: int = MAX_RESPONSE_BYTES,
     **sent: Any,
 ) -> BoundedResponse:
-    """Send one request and read its response within bounds.
+    """Send a request and read its response within limits of size and time.
 
     Args:
-        seconds: Maximum time in all, from connecting to the last byte.
-        max_bytes: Maximum bytes of the body, both compressed and decompressed; the rest is not read.
-        sent: Arguments of the client's `request`.
+        client: HTTP client that sends the request.
+        method: HTTP method.
+        url: Address of the request.
+        seconds: Time limit in seconds, from connecting to the last byte.
+        max_bytes: Maximum size of the body in bytes, both compressed and decompressed; the rest is not read.
+        sent: Further arguments of the client's `request`, such as `headers` and `json`.
 
     Raises:
-        HTTPError: The server is unreachable, exceeds the time, does not respond in HTTP, or uses a compression that is
-            not supported.
+        httpx2.HTTPError: If the server is unreachable, exceeds the time limit, does not respond in HTTP, or uses a
+            compression that was not offered.
     """
     headers = {"Accept-Encoding": "identity", **sent.pop("headers", {})}
     data = bytearray()
@@ -114,9 +116,13 @@ async def fetch_bounded(
 
 
 def limit_response_bytes(max_bytes: int) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """Return a response hook for `httpx` clients of other libraries.
+    """Return a response hook that limits the size of responses, for `httpx` clients in other libraries.
 
-    A response that is longer or compressed raises.
+    A response that is longer than the limit raises `ReadError` when it is read, and a compressed response
+    `DecodingError`.
+
+    Args:
+        max_bytes: Maximum size of a body in bytes.
     """
 
     async def bounded(response: httpx2.Response) -> None:
@@ -144,10 +150,10 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def _decompress(data: bytes, coding: str, max_bytes: int) -> bytes:
-    """Decompress a body to at most one byte more than the bound.
+    """Return a decompressed body, of which at most `max_bytes + 1` bytes are decompressed.
 
     Raises:
-        DecodingError: The compression is neither gzip nor deflate, or the body is damaged.
+        httpx2.DecodingError: If the compression is neither gzip nor deflate, or the body is damaged.
     """
     coding = coding[:40].strip().lower()
     if coding in ("", "identity"):

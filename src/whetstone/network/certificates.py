@@ -1,4 +1,4 @@
-"""TLS certificates of HTTP clients, loaded once per process because loading takes longer than most requests."""
+"""TLS context of HTTP clients with the trusted certificates, loaded once per process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import httpx2
 
 @functools.cache
 def ssl_context(*, environment: bool = True) -> ssl.SSLContext:
-    """Return the TLS context for a client's `verify`.
+    """Return the TLS context for the option `verify` of an HTTP client; cached.
 
-    Loading it takes 50 ms if each client loads its own.
+    Loading the certificates takes 50 ms, which is longer than most requests.
 
     Args:
-        environment: Whether `SSL_CERT_FILE` and `SSL_CERT_DIR` apply.
+        environment: Whether the variables `SSL_CERT_FILE` and `SSL_CERT_DIR` apply.
     """
     return httpx2.create_ssl_context(trust_env=environment)

@@ -1,4 +1,4 @@
-"""Checks of `Host`, `Origin` and `Sec-Fetch-Site` for servers that answer without a key.
+"""Protection of servers without API keys against requests of other websites, by `Host`, `Origin` and `Sec-Fetch-Site`.
 
 Note:
     A page of any site can make a browser send requests to a server on the same machine, also under a name of that site.
@@ -25,10 +25,10 @@ def host_name(host: str) -> str:
 
 
 def find_other_site(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return why a request may come from another site; empty if it comes from this machine.
+    """Return the reason why a request may come from another website; empty if it comes from this machine.
 
     Args:
-        headers: Of the ASGI scope: names in lower case.
+        headers: Headers of the ASGI scope, with names in lower case.
     """
     values: dict[bytes, list[str]] = {}
     for name, value in headers:

@@ -1,10 +1,10 @@
-"""The HTTP layer of every server: system routes, request ids, access log and metrics.
+"""HTTP layer of every server: system routes, request ids, access log and metrics.
 
     whetstone serve, live          serving/app.py
     whetstone view                 viewer/viewer_app.py
     whetstone environments serve   environments/remote/environment_server.py
 
-**System routes.** `GET /health` (the process answers), `GET /ready` (it can do its work), `GET /metrics` (Prometheus
+**System routes.** `GET /health` (the process responds), `GET /ready` (it can do its work), `GET /metrics` (Prometheus
 text format) and `GET /openapi.json`.
 
 **Access log.** One line for each request, at the level INFO of the logger `whetstone.access`: client, name of the key,
@@ -33,10 +33,10 @@ from whetstone.optional_dependencies import get_package_version, install_command
 
 ACCESS_LOG = logging.getLogger("whetstone.access")
 KEY_NAME = "whetstone.key"
-"""Entry of the ASGI scope: the name of the key of a request."""
+"""Entry of the ASGI scope with the name of the API key of a request; written to the access log."""
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of the histogram of durations, in seconds."""
+"""Upper bounds of the histogram of request durations, in seconds."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _MAX_PATH = 200
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,65 +49,81 @@ _SYSTEM_OPERATIONS = {
 
 
 class RouteError(Exception):
-    """A request that no route answers: `HTTPException` of Starlette, without an import of it.
+    """Error of a request that no route handles, such as status 404 or 405.
+
+    It is `HTTPException` of Starlette without an import of Starlette.
 
     Args:
-        status: Of the response.
-        detail: Phrase of the status.
-        headers: Of the response.
+        status: HTTP status of the response.
+        detail: Message, such as the phrase of the status.
+        headers: Additional headers of the response, such as `Allow`.
     """
-
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.headers = status, dict(headers or {})
 
 
 class Family(NamedTuple):
-    """A metric with its samples."""
+    """Prometheus metric with its samples."""
 
     name: str
+    """Full name of the metric."""
     kind: str
-    """`counter`, `gauge` or `histogram`."""
+    """Type of the metric: `counter`, `gauge` or `histogram`."""
     description: str
+    """Help text of the metric."""
     samples: Sequence[tuple[str, Mapping[str, str], float]]
-    """(suffix of the name, labels, value) of each sample."""
+    """Samples as (suffix of the name, labels, value)."""
 
 
 def make_family(name: str, kind: str, description: str, value: float, **labels: str) -> Family:
-    """Return a metric with one sample."""
+    """Return a metric with one sample, named `whetstone_{name}`.
+
+    Args:
+        name: Name without the prefix.
+        kind: `counter` or `gauge`.
+        description: Help text.
+        value: Value of the sample.
+        labels: Labels of the sample.
+    """
     return Family(f"whetstone_{name}", kind, description, [("", labels, value)])
 
 
 @dataclass(slots=True)
 class Service:
-    """Functions and descriptions of one server."""
+    """Functions and descriptions that a server passes to its HTTP layer."""
 
     title: str
     """Title of the OpenAPI document."""
     refuse: Callable[[Any, Exception], Any]
-    """(request, exception) → the response."""
+    """Function (request, exception) → error response."""
     check: Callable[[Any], object]
-    """Raises an exception for a request without permission."""
+    """Function that raises an exception if a request has no permission."""
     find_obstacle: Callable[[], Awaitable[str]]
-    """Why the server cannot do its work now; empty if it can."""
+    """Async function that returns why the server cannot do its work now; empty if it can. Used by `/ready`."""
     health: Callable[[], Mapping[str, Any]] = dict
-    """Additional entries of `/health`."""
+    """Function that returns additional entries of `/health`."""
     check_health: Callable[[Any], object] = lambda request: None
-    """Same as `check`, for `/health` and `/ready`."""
+    """Same as `check`, for `/health` and `/ready`; allows every request by default."""
     families: Callable[[], Iterable[Family]] = list
-    """Additional metrics."""
+    """Function that returns the server's metrics, in addition to those of the HTTP layer."""
     operations: Mapping[str, Operation] = field(default_factory=dict)
-    """By method and path, the description of a route."""
+    """Description of each route, by method and path, such as `GET /v1/models`."""
     error: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
-    """JSON schema of an error."""
+    """JSON Schema of an error response."""
     security: Mapping[str, Any] = field(default_factory=dict)
-    """Security schemes of the OpenAPI document."""
+    """Security schemes of the OpenAPI document by name."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers of every response that does not set them."""
+    """Headers that are added to every response that does not set them."""
 
 
 class HttpLayer:
-    """An ASGI application that wraps another, with an id, a log line and metrics for each request."""
+    """ASGI application that adds a request id, a log line and metrics to every request of another application.
+
+    `http_application` creates it.
+
+    Args:
+        app: Wrapped ASGI application.
+        routes: Starlette routes of the application, for the labels of metrics and the OpenAPI document.
+        service: Functions and descriptions of the server.
+    """
 
     def __init__(self, app: Any, routes: Sequence[Any], service: Service) -> None:
         self.app, self.routes, self.service = app, routes, service
@@ -119,18 +135,18 @@ class HttpLayer:
             error=service.error,
             security=service.security,
         )
-        """The OpenAPI document."""
+        """OpenAPI document of the server."""
         self._in_flight = 0
         self._requests: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         self._durations: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * (len(_BUCKETS) + 2))
-        """By route: requests up to each bound, requests in all, seconds in all."""
+        """By route: number of requests up to each bound, total number of requests, total time in seconds."""
 
     @cached_property
     def _headers(self) -> list[tuple[bytes, bytes]]:
         return [(name.encode(), value.encode()) for name, value in self.service.headers.items()]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request; see ASGI."""
+        """Handle one request, as the ASGI specification defines it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -159,7 +175,7 @@ class HttpLayer:
                 ACCESS_LOG.info(_log_line(scope, status, seconds, size, id))
 
     def metrics(self) -> str:
-        """Return all metrics in the text format of Prometheus."""
+        """Return the metrics of the layer and of the service in the text format of Prometheus."""
         requests = [
             ("", {"method": method, "route": route, "status": status}, count)
             for (method, route, status), count in sorted(self._requests.items())
@@ -203,17 +219,17 @@ def http_application(
     lifespan: Any = None,
     middleware: Sequence[Any] = (),
 ) -> HttpLayer:
-    """Build the application of a server from its routes.
+    """Return the ASGI application of a server: its routes, the system routes, error handling and the HTTP layer.
 
     Args:
-        routes: Of Starlette; system routes are added.
-        service: The functions that the system routes call.
-        errors: Classes of exceptions that are results of a request; any other is also raised to the runner.
-        lifespan: Of Starlette.
-        middleware: Of Starlette, inside of the HTTP layer.
+        routes: Starlette routes of the server; system routes are added.
+        service: Functions and descriptions of the server.
+        errors: Exception classes that become error responses; any other exception is also raised to the ASGI server.
+        lifespan: Starlette lifespan function.
+        middleware: Starlette middleware, inside of the HTTP layer.
 
     Raises:
-        RecipeError: Starlette is not installed.
+        RecipeError: If Starlette is not installed.
     """
     try:
         from starlette.applications import Starlette

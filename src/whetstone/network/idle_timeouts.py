@@ -1,8 +1,8 @@
-"""The server of an ASGI application: uvicorn with time and size limits for each connection.
+"""uvicorn HTTP protocol with limits of time and size for each connection (slow clients).
 
 Note:
-    An application does not see a client that sends half of a head. It cannot end a client that reads its response byte
-    by byte. The limits are therefore set at the socket.
+    An application does not see a client that sends half of a request head. It cannot end a client that reads its
+    response byte by byte. The limits are therefore set at the socket.
 """
 
 from __future__ import annotations
@@ -14,25 +14,29 @@ from whetstone.errors import RecipeError
 from whetstone.optional_dependencies import install_command
 
 SECONDS_TO_ASK = 30.0
-"""Maximum time for the head of a request: from the connection, or from the first byte of a later request."""
+"""Time limit for the head of a request, in seconds: from the connection, or from the first byte of a later request."""
 SECONDS_TO_READ = 60.0
-"""Maximum time in which a client that reads slowly reads nothing."""
+"""Maximum time in seconds for which a client may stop reading its response."""
 MAX_HEAD_BYTES = 1 << 16
-"""Maximum bytes of a head, or of trailers after a body, that arrive in pieces."""
+"""Maximum size in bytes of a head, or of trailers after a body, that arrives in pieces."""
 
 MAX_LATE_BYTES = 1 << 20
-"""Maximum bytes of a body that arrive after the response."""
+"""Maximum number of bytes of a request body that may arrive after the response was sent."""
 
 
 def bounded_http_protocol(
     *, seconds_to_ask: float = SECONDS_TO_ASK, seconds_to_read: float = SECONDS_TO_READ
 ) -> type[asyncio.Protocol]:
-    """Return uvicorn's HTTP protocol with limits.
+    """Return uvicorn's HTTP/1.1 protocol class with limits on slow clients.
 
     Usage: `uvicorn.Config(app, http=bounded_http_protocol())`.
 
+    Args:
+        seconds_to_ask: Time limit for the head of a request, in seconds.
+        seconds_to_read: Maximum time in seconds for which a client may stop reading its response.
+
     Raises:
-        RecipeError: uvicorn or httptools is not installed.
+        RecipeError: If uvicorn or httptools is not installed.
     """
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol

@@ -1,4 +1,4 @@
-"""OpenAPI documents of our own servers, made from their routes."""
+"""OpenAPI documents of Whetstone's HTTP servers, generated from their routes."""
 
 from __future__ import annotations
 
@@ -12,30 +12,37 @@ _TEXT = {"type": "string", "minLength": 1}
 
 
 def object_schema(required: Sequence[str] = (), /, **properties: Any) -> dict[str, Any]:
-    """Return the JSON schema of an object, from the schemas of its properties."""
+    """Return the JSON Schema of an object from the schemas of its properties.
+
+    Args:
+        required: Names of required properties.
+        properties: JSON Schema of each property by name.
+    """
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A method of a route, as the document describes it."""
+    """Description of one HTTP method of a route in an OpenAPI document."""
 
     summary: str
+    """Sentence that describes the operation."""
     body: Mapping[str, Any] | None = None
-    """JSON schema of the request; None: it has no body."""
+    """JSON Schema of the request body; None: the request has no body."""
     path: Mapping[str, Any] = field(default_factory=dict)
-    """By name, the schema of a path parameter that is not any text."""
+    """JSON Schema of path parameters by name; a parameter without an entry is any nonempty text."""
     query: Mapping[str, Any] = field(default_factory=dict)
-    """By name, the schema of a query parameter."""
+    """JSON Schema of query parameters by name."""
     required: Sequence[str] = ()
-    """Query parameters that a request must have."""
+    """Names of query parameters that a request must have."""
     headers: Mapping[str, Any] = field(default_factory=dict)
-    """By name, the schema of an optional header."""
+    """JSON Schema of optional request headers by name."""
     media: str = "application/json"
     """Content type of the response."""
     is_streamed: bool = False
-    """Whether the response can be a stream of events."""
+    """Whether the response can be a stream of server-sent events."""
     status: int = 200
+    """HTTP status of a successful response."""
 
 
 def describe_routes(
@@ -50,15 +57,15 @@ def describe_routes(
     """Return the OpenAPI document of these routes.
 
     Args:
-        title: Of the document.
-        routes: Of Starlette.
-        operations: By method and path, such as `GET /health`; every method of every route has one.
-        version: Of the server.
-        error: JSON schema of a rejected request.
-        security: Security schemes by name, each of which is optional.
+        title: Title of the document.
+        routes: Starlette routes.
+        operations: Descriptions by method and path, such as `GET /health`; every method of every route must have one.
+        version: Version of the server.
+        error: JSON Schema of the response to a rejected request.
+        security: Security schemes by name; each is optional.
 
     Raises:
-        KeyError: A route has no operation.
+        KeyError: If a route has no description.
     """
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:

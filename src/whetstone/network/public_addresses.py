@@ -1,4 +1,4 @@
-"""Transport of an HTTP client that connects to public IP addresses only (protection against SSRF).
+"""Transport of an HTTP client that connects only to public IP addresses (protection against SSRF).
 
 Note:
     The owner of a name can answer a second DNS lookup differently. The transport therefore resolves each name once and
@@ -17,18 +17,18 @@ import httpx2
 from whetstone.network.certificates import ssl_context
 
 _SERVED_BY_CLOUDS = frozenset({"168.63.129.16"})
-"""Address that is public by its number but belongs to the machine's own host (Azure)."""
+"""Addresses that are public by number but belong to the host of a virtual machine (Azure)."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class NotPublicError(Exception):
-    """A name resolves to an address that is not public: this machine, its network or its hypervisor."""
+    """A host name resolves to an address that is not public: this machine, its network or its hypervisor."""
 
 
 def is_public(address: str) -> bool:
-    """Return whether a numeric address is public.
+    """Return whether a numeric IP address is public.
 
-    An embedded address (IPv4 in IPv6) is checked instead.
+    If the address embeds an IPv4 address in IPv6, the embedded address is checked.
     """
     ip: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
@@ -40,7 +40,7 @@ def is_public(address: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Return whether a host is a numeric address and not a name."""
+    """Return whether a host is a numeric IP address, with or without brackets, and not a name."""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -49,10 +49,13 @@ def is_address(host: str) -> bool:
 
 
 class PublicTransport(httpx2.AsyncBaseTransport):
-    """Transport of an `httpx` client that connects only to public addresses.
+    """Transport of an `httpx` client that connects only to public IP addresses.
+
+    Tools use it for servers that the model or a specification chooses.
 
     Args:
-        is_allowed: Returns whether a host may resolve to other addresses, as the recipe allows.
+        is_allowed: Function that returns whether a host may also resolve to other addresses, because the recipe allows
+            it.
     """
 
     def __init__(self, *, is_allowed: Callable[[str], bool] = lambda host: False) -> None:
@@ -62,11 +65,11 @@ class PublicTransport(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport(verify=ssl_context(environment=False), trust_env=False, limits=limits)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request to a checked address, with the name in the `Host` header and in TLS.
+        """Send a request to a checked address of its host; the host name stays in the `Host` header and in TLS.
 
         Raises:
-            NotPublicError: The name resolves to an address that is not public.
-            ConnectError: The name resolves to no address.
+            NotPublicError: If the host resolves to an address that is not public.
+            httpx2.ConnectError: If the host cannot be resolved, or no address accepts the connection.
         """
         host = request.url.host
         extensions = dict(request.extensions)
@@ -100,5 +103,5 @@ class PublicTransport(httpx2.AsyncBaseTransport):
         return addresses
 
     async def aclose(self) -> None:
-        """Close connections."""
+        """Close all connections."""
         await self._inner.aclose()

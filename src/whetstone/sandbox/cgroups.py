@@ -1,4 +1,4 @@
-"""Control groups (cgroups v1 and v2): limits on the memory and the number of all processes of a session together.
+"""Control groups (cgroups v1 and v2): limits on memory and number of all processes of a session together.
 
 The kernel's other limits apply to single processes: thirty processes may use thirty times the memory of one.
 
@@ -20,10 +20,7 @@ _NAMES = "whetstone"
 
 @functools.cache
 def list_parent_groups() -> tuple[Path, ...]:
-    """Return the folders in which groups are created.
-
-    Empty if control groups are not writable.
-    """
+    """Return the folders in which this process can create control groups; empty if there are none."""
     for candidate in (_unified_folders(), _v1_folders()):
         if candidate and all(_is_writable(path) for path in candidate):
             return candidate
@@ -31,15 +28,15 @@ def list_parent_groups() -> tuple[Path, ...]:
 
 
 class ControlGroup:
-    """Limits on the processes of one session together.
+    """Control group of one session, with limits on all its processes together.
 
     Args:
-        number: Unique in this process.
-        memory: Maximum bytes, including files in memory.
+        number: Number of the group, unique in this process.
+        memory: Maximum memory in bytes, including files in memory.
         processes: Maximum number of processes at a time.
 
     Raises:
-        OSError: The group cannot be created.
+        OSError: If the group cannot be created.
     """
 
     def __init__(self, number: int, *, memory: int, processes: int) -> None:
@@ -52,13 +49,13 @@ class ControlGroup:
         self._set(processes, "pids.max")
 
     def add_process(self, process: int) -> None:
-        """Add a process to the group; processes that it starts from then on belong to the group."""
+        """Move a process into the group; processes that it starts from then on belong to the group, too."""
         for folder in self._folders:
             (folder / "cgroup.procs").write_text(str(process))
 
     @property
     def out_of_memory(self) -> int:
-        """Return the number of processes that the kernel killed in the group for lack of memory."""
+        """Number of processes of the group that the kernel killed for lack of memory."""
         for folder in self._folders:
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError):
@@ -86,7 +83,7 @@ class ControlGroup:
 
 
 def remove_leftovers() -> None:
-    """Remove groups of host processes that ended without removing them."""
+    """Remove control groups of host processes that ended without removing them."""
     for parent in list_parent_groups():
         for folder in parent.glob(f"{_NAMES}-*-*"):
             owner = folder.name.split("-")[1]
@@ -96,7 +93,10 @@ def remove_leftovers() -> None:
 
 
 def _unified_folders() -> tuple[Path, ...]:
-    """Return the folder of v2: this process's group, if it can delegate memory and processes to subgroups."""
+    """Return the folder for groups of cgroups v2: that of this process if it can delegate memory and processes.
+
+    Else none.
+    """
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
@@ -109,7 +109,7 @@ def _unified_folders() -> tuple[Path, ...]:
 
 
 def _v1_folders() -> tuple[Path, ...]:
-    """Return the folders of v1: one for memory and one for processes."""
+    """Return the folders for groups of cgroups v1: one for memory and one for processes; empty if there are none."""
     folders = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Calls of functions in a sandbox session, whose results come back as literals only.
+"""Calls of functions in a sandbox session that return plain values only, to grade untrusted code.
 
 Code that grades untrusted code must not share an interpreter with it. Untrusted code could read the expected value in a
 frame, replace `assert` or `print`, or return an object that equals everything. Each call therefore runs in a session,
@@ -17,33 +17,34 @@ from whetstone.sandbox.protocol import Ending
 from whetstone.sandbox.session import Session
 
 _MAX_CHARACTERS = 110_000
-"""Maximum length of a literal; parsing a mebibyte of brackets takes gigabytes and seconds."""
+"""Maximum length of a literal in characters; parsing a mebibyte of brackets takes gigabytes and seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestCallResult:
-    """Result of a call in the sandbox."""
+    """Result of a function call in the sandbox."""
 
     kind: Literal["value", "raised", "unusable"]
+    """Kind of result: a plain `value`, a `raised` exception, or `unusable`."""
     text: str
-    """A literal, the name of an exception, or the reason why there is neither."""
+    """Literal of the value, name of the exception, or reason why there is neither."""
     changed_arguments: str = ""
-    """The literal `(positional, keyword)` of the arguments after the call if it modified them; otherwise empty."""
+    """Literal `(positional, keyword)` of the arguments after the call if it modified them; otherwise empty."""
     seconds: float = 0.0
-    """Duration in seconds without queueing."""
+    """Duration of the call in seconds, without waiting for a free slot."""
 
 
 async def call_in_guest(session: Session, entry: str, arguments: str, *, seconds: float) -> GuestCallResult:
-    """Call a function in the sandbox; a failure of the function is part of the result.
+    """Call a function inside the sandbox and return its result; a failure of the function is part of the result.
 
     Args:
         session: Session in which the function is defined.
         entry: Name of the function.
-        arguments: The literal `(positional, keyword)`.
-        seconds: Maximum duration.
+        arguments: Literal `(positional, keyword)` of the arguments.
+        seconds: Time limit in seconds.
 
     Raises:
-        InfrastructureError: The sandbox itself failed; nothing is known about the code.
+        InfrastructureError: If the sandbox itself has failed, so that nothing is known about the code.
     """
     outcome = await session.python(
         f"(lambda _asked: (lambda _before: ({entry}(*_asked[0], **_asked[1]), "
@@ -68,12 +69,11 @@ async def call_in_guest(session: Session, entry: str, arguments: str, *, seconds
 
 
 def read_literal(text: str) -> Any:
-    """Parse a plain value from its `repr`.
-
-    Accepts texts, numbers (also inf and nan), lists, tuples, mappings and sets.
+    """Parse a plain value from its `repr`: texts, numbers (also inf and nan), lists, tuples, mappings and sets.
 
     Raises:
-        ValueError, SyntaxError, TypeError, MemoryError, RecursionError: It is something else, or too long or deep.
+        ValueError, SyntaxError, TypeError, MemoryError, RecursionError: If the text is anything else, or is too long or
+            too deep.
     """
     if len(text) > _MAX_CHARACTERS:
         raise ValueError(f"a literal of {len(text)} characters is not read")
@@ -82,7 +82,7 @@ def read_literal(text: str) -> Any:
 
 
 def tuples_to_lists(value: Any) -> Any:
-    """Convert tuples to lists, as in JSON."""
+    """Return a value with all tuples converted to lists, at every level, as JSON would have them."""
     if isinstance(value, tuple | list):
         return [tuples_to_lists(one) for one in value]
     return {key: tuples_to_lists(one) for key, one in value.items()} if isinstance(value, dict) else value

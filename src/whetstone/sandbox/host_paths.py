@@ -1,4 +1,4 @@
-"""Removal of what belongs to one machine or process from text that a model reads.
+"""Removal of paths and object addresses of this machine from text that a model reads.
 
 The folder of this machine's Python in a traceback, or the address of an object in its `repr`, differs between machines
 or processes. A model that reads it samples different tokens from the same seed, and training gives different weights.
@@ -14,22 +14,22 @@ import sysconfig
 
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,16}(?=>)")
 _SHARED_PREFIXES = {"/", "/usr", "/usr/local"}
-"""Installation prefixes that contain more than Python, and exist on every machine."""
+"""Installation prefixes that contain more than Python and exist on every machine."""
 
 
 def remove_host_paths(text: str, *, user_folders: bool = False) -> str:
-    """Replace paths of this machine's Python, and addresses of objects.
+    """Replace paths of this machine's Python, and addresses of objects, in a text for the model.
 
     A path in the standard library or among installed packages becomes relative to it; any other path in the Python
     installation or its virtual environment starts with `<python>`.
 
     Args:
-        text: Text for a model: the output or the error of a tool.
+        text: Output or error of a tool.
         user_folders: Whether paths in the current folder become relative, and the home folder `~`; for errors of code
             that runs on the host.
 
     Returns:
-        The text, the same for the same call on every machine.
+        Text that is the same for the same call on every machine.
 
     Example:
         >>> remove_host_paths("<function f at 0x7f3a5c0b1e40>")
@@ -48,7 +48,7 @@ def remove_host_paths(text: str, *, user_folders: bool = False) -> str:
 
 @functools.cache
 def _python_folders() -> tuple[tuple[str, str, str], ...]:
-    """Return each folder of this Python, the start of a path in it, and the name of the folder itself."""
+    """Return (folder, replacement of a path in it, replacement of the folder itself) for each folder of this Python."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     # Debian's folders on every machine: a text that names one must not depend on which Python the machine has
     libraries = [f"/usr/lib/{version}", f"/usr/local/lib/{version}"]
@@ -64,7 +64,7 @@ def _python_folders() -> tuple[tuple[str, str, str], ...]:
 
 @functools.lru_cache(maxsize=8)
 def _compiled(folders: tuple[tuple[str, str, str], ...]) -> tuple[re.Pattern[str], dict[str, tuple[str, str]]]:
-    """Return a pattern for the folders, the longest first, and the two names of each."""
+    """Return a pattern that matches the folders, longest first, and the replacements of each folder."""
     names: dict[str, tuple[str, str]] = {}
     for path, start, name in folders:
         if path.startswith("/") and path.rstrip("/"):

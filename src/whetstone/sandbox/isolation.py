@@ -1,4 +1,4 @@
-"""Isolation layers for untrusted code: which of them this machine offers, and the commands that start a fork server.
+"""Isolation layers for untrusted code: which layers this machine offers, and the commands that start a fork server.
 
 Note:
     No layer is dropped silently. `whetstone doctor` prints the chosen one, a requested layer that is missing is an
@@ -71,18 +71,19 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Availability of one layer on this machine."""
+    """Availability of one isolation layer on this machine."""
 
     isolation: Isolation
+    """Isolation layer."""
     missing: str = ""
-    """Cause and remedy if it is not available; empty if it is."""
+    """Cause and remedy if the layer is not available; empty if it is."""
     remedy: str = ""
-    """Command, setting or option that makes it available; part of `missing`."""
+    """Command, setting or option that makes the layer available; part of `missing`."""
 
 
 @functools.cache
 def list_isolation_layers() -> tuple[Offer, ...]:
-    """Return every layer, strongest first."""
+    """Return every isolation layer with its availability on this machine, strongest first; probed once per process."""
     return (
         _offer_namespaces(),
         _offer_landlock(),
@@ -92,7 +93,7 @@ def list_isolation_layers() -> tuple[Offer, ...]:
 
 
 def strongest_layer() -> Isolation | None:
-    """Return the strongest layer of this machine; None if only `unsafe` is available."""
+    """Return the strongest available layer of this machine; None if only `unsafe` is available."""
     return next(
         (o.isolation for o in list_isolation_layers() if not o.missing and o.isolation is not Isolation.UNSAFE), None
     )
@@ -102,23 +103,24 @@ _REQUIRED: list[Isolation] = []
 
 
 def require_isolation(least: Isolation | None) -> None:
-    """Make `auto` reject layers weaker than this one in this process; None permits all.
+    """Make `auto` reject layers weaker than `least` in this process; None permits all.
 
-    Other machines of a run then have at least the isolation of the run's own machine.
+    Workers on other machines of a run then have at least the isolation of the run's first machine.
     """
     _REQUIRED[:] = [] if least is None else [least]
 
 
 def choose_isolation(wanted: str, container: Sequence[str] = ()) -> Isolation:
-    """Return the isolation layer to use.
+    """Return the isolation layer to use on this machine.
+
+    If `auto` gives a layer weaker than `namespaces`, the missing guarantees and the remedy are logged once.
 
     Args:
-        wanted: `auto` for the strongest available layer, or the name of one. If the strongest is weaker than
-            `namespaces`, the guarantees that do not hold and the remedy are logged once.
+        wanted: `auto` for the strongest available layer, or the name of a layer.
         container: Command that starts a container; see `container_command`.
 
     Raises:
-        SandboxError: The layer is not available; the message names the remedy.
+        SandboxError: If the layer is not available; the message names the remedy.
     """
     if container and wanted in ("auto", Isolation.CONTAINER):
         for word in ("{guest}", "{sockets}"):
@@ -154,10 +156,7 @@ def _is_weaker(one: Isolation, other: Isolation) -> bool:
 
 
 def missing_guarantees(isolation: Isolation) -> str:
-    """Return the guarantees of `namespaces` that a layer does not give.
-
-    Empty if it gives all of them.
-    """
+    """Return the guarantees of `namespaces` that a layer does not give, as a sentence; empty if it gives all."""
     if isolation is Isolation.LANDLOCK:
         same = "" if has_own_users(isolation) else "; all sessions run as you"
         return (
@@ -179,17 +178,14 @@ def _warn_once(isolation: Isolation, missing: str) -> None:
 
 @functools.cache
 def log_container_guarantees(*, seccomp: bool, landlock: bool) -> None:
-    """Log once which guarantees only the container's runtime provides."""
+    """Log once which guarantees the sandbox itself cannot add inside a container."""
     missing = [] if seccomp else ["system calls are not filtered (its image has no libseccomp.so.2)"]
     missing += [] if landlock else ["only separate users isolate its sessions (its Landlock is older than Linux 6.12)"]
     logging.getLogger("whetstone").warning("whetstone: in the container %s", "; ".join(missing))
 
 
 def has_own_users(isolation: Isolation) -> bool:
-    """Return whether each session can have a separate user.
-
-    Only a superuser can change its user.
-    """
+    """Return whether each session of a layer can run as a separate user, which only a superuser can arrange."""
     if isolation in (Isolation.UNSAFE, Isolation.CONTAINER) or os.getuid() != 0:
         return False
     first, _, count = (int(word) for word in Path("/proc/self/uid_map").read_text().split()[:3])
@@ -199,7 +195,10 @@ def has_own_users(isolation: Isolation) -> bool:
 
 
 def count_other_processes(isolation: Isolation) -> int:
-    """Count other processes and threads that share the limit of a session."""
+    """Return the number of other processes and threads that count toward the process limit of a session.
+
+    It is 0 if sessions have separate users or namespaces, because the kernel counts per user.
+    """
     if isolation in (Isolation.NAMESPACES, Isolation.CONTAINER) or has_own_users(isolation):
         return 0
     count = 0
@@ -212,15 +211,15 @@ def count_other_processes(isolation: Isolation) -> int:
 
 
 def temporary_folder() -> str:
-    """Return the folder of temporary files.
+    """Return the folder of temporary files in sessions.
 
-    It contains no files of this Python, since an empty folder covers it.
+    It is `/tmp`, or `/var/tmp` if this Python is installed below `/tmp`, because an empty folder covers it.
     """
     return "/var/tmp" if any(path.startswith("/tmp/") for path in readable_paths()) else "/tmp"
 
 
 def readable_paths() -> list[str]:
-    """Return the readable paths of untrusted code.
+    """Return the paths that untrusted code can read.
 
     These are the system's programs and libraries, and this Python with its packages.
     """
@@ -239,9 +238,12 @@ def readable_paths() -> list[str]:
 
 
 def server_command(isolation: Isolation, channel: int, control: int) -> list[str]:
-    """Return the command that starts the fork server.
+    """Return the command that starts the fork server with a layer.
 
-    Its two sockets are inherited under these numbers.
+    Args:
+        isolation: Isolation layer.
+        channel: File descriptor of the socket for settings, which the process inherits.
+        control: File descriptor of the socket for requests, which the process inherits.
     """
     python = [sys.executable, "-I", "-X", "frozen_modules=on", "-c", _START]
     numbers = [str(channel), str(control)]
@@ -266,7 +268,7 @@ def container_command(container: Sequence[str], guest: str, sockets: str) -> lis
 
 
 def guest_folder() -> str:
-    """Create a folder with only the code that runs inside."""
+    """Create a folder with a copy of the guest code, to mount into a container, and return its path."""
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDERS}-{os.getpid()}-"))
     package = folder / "whetstone"
     shutil.copytree(GUEST, package / "sandbox" / "guest", ignore=shutil.ignore_patterns("__pycache__"))
@@ -279,7 +281,7 @@ def guest_folder() -> str:
 
 
 def guest_environment() -> dict[str, str]:
-    """Return all environment variables of untrusted code."""
+    """Return the environment variables of untrusted code; all others are removed."""
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")}
     return {
         **threads,
@@ -294,15 +296,15 @@ def guest_environment() -> dict[str, str]:
 
 
 def find_bwrap() -> str:
-    """Return the path of the first `bwrap` that creates namespaces here; "" if none does.
+    """Return the path of the first `bwrap` that creates namespaces here; empty if none does.
 
-    The system's is preferred to the wheel's.
+    The system's executable is preferred to the wheel's.
     """
     return _probe_namespaces()[0]
 
 
 def _bubblewrap(program: str) -> list[str]:
-    """Return the command of bubblewrap without the program that runs in it.
+    """Return the bubblewrap command of the fork server, without the program that runs in it.
 
     Only read-only binds: below a folder that a session can write, bubblewrap before 0.12 follows a session's symbolic
     links when it creates mount points (CVE-2026-87766).
@@ -337,7 +339,7 @@ def _bubblewrap(program: str) -> list[str]:
 
 
 def guest_mounts() -> list[str]:
-    """Return the arguments of bubblewrap that mount the guest code on `/sandbox`."""
+    """Return the bubblewrap arguments that mount the guest code at `/sandbox`."""
     arguments = []
     for folder in ("/sandbox", "/sandbox/whetstone", "/sandbox/whetstone/sandbox"):
         arguments += ["--perms", "0755", "--dir", folder]
@@ -350,7 +352,10 @@ def guest_mounts() -> list[str]:
 
 
 def _find_pyseccomp() -> str:
-    """Return the path of the module `pyseccomp`, which may be in a folder that untrusted code cannot read."""
+    """Return the path of the module `pyseccomp`, which untrusted code may not be able to read.
+
+    Empty if not installed.
+    """
     spec = importlib.util.find_spec("pyseccomp")
     return spec.origin if spec is not None and spec.origin is not None else ""
 
@@ -366,7 +371,11 @@ def _offer_namespaces() -> Offer:
 
 @functools.cache
 def _probe_namespaces() -> tuple[str, bubblewrap.Programs, str]:
-    """Try each `bwrap`; return the first that works ("" if none does), those found, and the error of the preferred."""
+    """Try each `bwrap` with a probe session.
+
+    Returns:
+        (path of the first one that works, empty if none does; all executables; error of the preferred one).
+    """
     if not sys.platform.startswith("linux"):
         return "", bubblewrap.Programs(()), ""
     programs, errors = bubblewrap.find_programs(), []
@@ -405,7 +414,7 @@ def _offer_landlock() -> Offer:
 
 
 def _find_closed_folder() -> str | None:
-    """Return the first folder on the way to this Python that another user cannot enter."""
+    """Return the first folder on the path to this Python that another user cannot enter; None if there is none."""
     for path in map(Path, readable_paths()):
         for folder in (path, *path.parents):
             if folder.is_dir() and not folder.stat().st_mode & stat.S_IXOTH:
@@ -414,15 +423,17 @@ def _find_closed_folder() -> str | None:
 
 
 def private_folder() -> str:
-    """Create a folder for a session that has no separate file system."""
+    """Create a folder on this machine for a session that has no separate file system, and return its path."""
     return tempfile.mkdtemp(prefix=f"{_FOLDERS}-{os.getpid()}-")
 
 
 def exceeds_limits(folder: str, limits: Limits, process: int = 0) -> bool:
-    """Return whether a folder exceeds the limits on bytes, files or depth.
+    """Return whether a folder exceeds the limits on bytes, number of files or depth.
 
     Args:
-        process: First of the processes that write to it; their unlinked open files count, too. 0 for none.
+        folder: Folder of a session.
+        limits: Limits of the session.
+        process: Process id whose descendants write to the folder; their unlinked open files count, too. 0: none.
     """
     size, count = (_count_unlinked_bytes(process) if process else 0), 0
     if size > limits.kernel_limits.folder:
@@ -440,7 +451,10 @@ def exceeds_limits(folder: str, limits: Limits, process: int = 0) -> bool:
 
 
 def _count_unlinked_bytes(process: int) -> int:
-    """Return the bytes on disk of unlinked files that a process and its descendants have open, each counted once."""
+    """Return the disk space in bytes of unlinked files that a process and its descendants have open.
+
+    Each counts once.
+    """
     sizes: dict[tuple[int, int], int] = {}
     for pid in list_descendants(process):
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
@@ -453,7 +467,7 @@ def _count_unlinked_bytes(process: int) -> int:
 
 
 def _iterate_entries(folder: str) -> Iterator[tuple[int, os.DirEntry[str]]]:
-    """Yield all entries below a folder with their depth; folders deeper than `_MAX_DEPTH` are not entered."""
+    """Yield (depth, entry) of everything below a folder; folders deeper than 64 levels are not entered."""
     pending = [(1, folder)]
     while pending:
         depth, path = pending.pop()
@@ -465,10 +479,7 @@ def _iterate_entries(folder: str) -> Iterator[tuple[int, os.DirEntry[str]]]:
 
 
 def remove_folder(folder: str) -> bool:
-    """Delete a session's folder, however deep and with any modes.
-
-    Returns whether it is deleted.
-    """
+    """Delete a session's folder, of any depth and with any modes; return whether it is gone."""
     try:
         cleanup.clear_folder(folder)
         os.rmdir(folder)
@@ -480,7 +491,7 @@ def remove_folder(folder: str) -> bool:
 
 
 def remove_leftover_folders() -> None:
-    """Delete folders of host processes that ended without deleting them."""
+    """Delete session folders of host processes that ended without deleting them."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}-*-*"):
         if not Path(f"/proc/{folder.name.split('-')[-2]}").exists():
             remove_folder(str(folder))

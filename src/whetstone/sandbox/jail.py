@@ -24,41 +24,42 @@ from whetstone.sandbox.limits import Limits
 _START_SECONDS = 30.0
 _CREDENTIALS = struct.Struct("3i")
 _POLL_SECONDS, _NUM_POLLS = 0.02, 25
-"""Interval in seconds and number of checks: when a server ends, all its jails end, in random order."""
+"""Number of checks whether the server has ended, every 0.02 seconds: its jails may end before the server does."""
 
 
 class Jail:
-    """An isolated process environment, initially with only its first process.
+    """Isolated process environment on the host's side, in which sessions run one after another.
+
+    `Sandbox` starts it and keeps it for reuse. At the start it contains only its first process, the supervisor.
 
     Args:
-        limits: Limits of a session in it.
-        folder: Its folder on this machine if it has no separate file system; otherwise empty.
+        limits: Limits of a session in the jail.
+        folder: Folder of the jail on this machine if it has no separate file system; otherwise empty.
     """
 
     def __init__(self, limits: Limits, *, folder: str = "") -> None:
         self.limits, self.folder = limits, folder
         self.process = 0
-        """Process id of its first process on this machine."""
+        """Process id of the supervisor on this machine; 0 before the start."""
         self.is_used = False
-        """Whether a session has run in it and its first process has not yet reported that everything was removed."""
+        """Whether a session has run in the jail and its supervisor has not yet reported that everything was removed."""
         self.num_cleanups = 0
-        """Number of clean-up requests; a reply carries the number, since an earlier reply may be read by another
-        session."""
+        """Number of clean-up requests so far; a reply carries it, because another session may read an earlier reply."""
         self.server_alive: Callable[[], bool] = lambda: True
-        """Returns whether the server that started it is running."""
+        """Function that returns whether the fork server of the jail is running."""
         self.group: ControlGroup | None = None
         self.control, self._guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setblocking(False)
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     async def start(self, started: Callable[[socket.socket], Awaitable[None]]) -> bool:
-        """Start the first process; return whether it responded.
+        """Start the supervisor of the jail; return whether it responded within 30 seconds.
 
         Args:
-            started: Has the server start it, given its end of a socket.
+            started: Async function that makes the fork server start the supervisor with this end of a socket.
 
         Raises:
-            InfrastructureError: The server cannot start it.
+            InfrastructureError: If the server cannot start it.
         """
         loop = asyncio.get_running_loop()
         readable = loop.create_future()
@@ -85,7 +86,7 @@ class Jail:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the first process is running."""
+        """Whether the supervisor of the jail is running."""
         try:
             return bool(self.control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except BlockingIOError:
@@ -95,19 +96,22 @@ class Jail:
 
     @property
     def out_of_memory(self) -> int:
-        """Return the number of its processes that were killed for lack of memory so far."""
+        """Number of the jail's processes that the kernel killed for lack of memory so far.
+
+        0 without a control group.
+        """
         return self.group.out_of_memory if self.group is not None else 0
 
     @property
     def exceeds_limits(self) -> bool:
-        """Return whether its files exceed the limits.
-
-        False if the file system enforces the limits.
-        """
+        """Whether the files of the jail exceed the limits; always False if a file system enforces them."""
         return bool(self.folder) and exceeds_limits(self.folder, self.limits, self.process)
 
     async def has_server_ended(self) -> bool:
-        """Return whether the server ended with all its jails, and not only this jail."""
+        """Return whether the fork server ended with all its jails, and not only this jail.
+
+        Waits up to half a second.
+        """
         for _ in range(_NUM_POLLS):
             if not self.server_alive():
                 return True
@@ -115,12 +119,12 @@ class Jail:
         return False
 
     def request_cleanup(self) -> None:
-        """Request that all processes are ended and all folders emptied.
+        """Request that the supervisor ends all processes and empties all folders.
 
-        The next session waits for that.
+        The next session waits for the report.
 
         Raises:
-            InfrastructureError: The jail has ended.
+            InfrastructureError: If the jail has ended.
         """
         self.is_used = True
         self.num_cleanups += 1
@@ -130,20 +134,20 @@ class Jail:
             raise InfrastructureError("the sandbox is gone") from None
 
     def kill(self) -> None:
-        """Kill the first process from outside, and with it all others.
-
-        Used if the jail does not respond.
-        """
+        """Kill the supervisor from outside, and with it all processes; used if the jail does not respond."""
         if self.process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.process, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the jail; `remove` deletes its remains when its processes have ended."""
+        """Close the connection to the jail, which ends it.
+
+        `remove` deletes its remains when its processes have ended.
+        """
         self._guest_end.close()
         self.control.close()  # its first process ends when the socket is closed
 
     def remove(self) -> bool:
-        """Delete its remains on this machine; return whether nothing is left."""
+        """Delete the folder and the control group of an ended jail; return whether nothing is left."""
         is_deleted = not self.folder or remove_folder(self.folder)
         return (self.group is None or self.group.remove()) and is_deleted

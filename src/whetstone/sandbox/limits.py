@@ -14,7 +14,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one session; a call that exceeds one ends with the corresponding `Ending`."""
+    """Resource limits of one sandbox session; a call that exceeds a limit ends with the corresponding `Ending`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -46,7 +46,7 @@ class Limits:
 
     @property
     def kernel_limits(self) -> Bounds:
-        """Return the limits that the kernel enforces."""
+        """Limits in the kernel's units, which the guest sets before it runs code."""
         return Bounds(
             memory=self.memory_mb * MEBIBYTE,
             processes=self.processes + 2,  # the supervisor and the interpreter count, too
@@ -58,9 +58,9 @@ class Limits:
 
     @property
     def total_bytes(self) -> int:
-        """Return the maximum bytes of all processes and files of a session together.
+        """Maximum memory in bytes of all processes and files of a session together, for its control group.
 
-        Files are in memory, too. They cannot use it up by themselves, so that a kill for lack of memory always hits a
-        process that grew.
+        Files are in memory, too. They cannot use up the total by themselves, so that a kill for lack of memory always
+        hits a process that grew.
         """
         return (self.memory_mb + 2 * self.folder_mb + self.folder_mb // 4) * MEBIBYTE

@@ -1,7 +1,7 @@
-"""Pool of sandbox sessions: a fork server inside the strongest available isolation, started once and shared.
+"""Sandbox: factory of isolated sessions, with a fork server in the strongest available isolation and reused jails.
 
 Note:
-    The server belongs to no event loop; a session belongs to the event loop in which it was opened.
+    The server belongs to no event loop; a session belongs to the event loop in which it was created.
 """
 
 from __future__ import annotations
@@ -41,25 +41,29 @@ PRELOAD = (
 _FIRST_USER, _USERS = 40000, 20000
 _RETRY_SECONDS = 0.2
 _MAX_IDLE = 256
-"""Maximum number of idle jails kept for later sessions; each uses about 2.5 MiB. A training step ends as many episodes
-at once."""
+"""Maximum number of idle jails that are kept for later sessions; each uses about 2.5 MiB.
+
+A training step ends up to this many episodes at once.
+"""
 _numbers = itertools.count()
 
 
 class Sandbox:
-    """Factory of sessions for untrusted code.
+    """Factory of sessions that run untrusted code.
+
+    Components get one with `shared_sandbox`, so that all episodes of a process share the fork server.
 
     Args:
-        isolation: `auto` for the strongest available layer, or the name of one; `unsafe` must be named.
-        limits: Limits of each session.
+        isolation: `auto` for the strongest available layer, or the name of a layer; `unsafe` must be named.
+        limits: Limits of each session; None: the defaults of `Limits`.
         preload: Modules that every interpreter has imported; missing ones are ignored.
         max_running: Maximum number of calls that run at a time, of all sessions. Further calls wait, and their time
-            limit does not include the wait. None: sixteen per core, so that waiting calls leave room and computing ones
-            progress.
+            limit does not include the wait. None: sixteen per core, so that calls that wait leave room for calls that
+            compute.
         container: Command that starts a container, including the Python inside; see `isolation.container_command`.
 
     Raises:
-        SandboxError: The isolation is not available on this machine.
+        SandboxError: If the isolation is not available on this machine.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class Sandbox:
         self.limits = limits or Limits()
         self.max_running = max_running or 16 * len(os.sched_getaffinity(0))
         self.sessions: set[Session] = set()
-        """Open sessions."""
+        """Sessions that were created and not closed."""
         self._semaphores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._semaphores = weakref.WeakKeyDictionary()
         self._leftovers: list[Callable[[], bool]] = []
@@ -87,9 +91,12 @@ class Sandbox:
         self._users = _user_ids() if has_own_users(self.isolation) else None
 
     def session(self, *, persistent: bool = True, seed: int = 0, limits: Limits | None = None) -> Session:
-        """Create a session for the running event loop.
+        """Create a session for the running event loop; its first call starts it, and the fork server if necessary.
 
-        Its first call starts it, and the server if necessary.
+        Args:
+            persistent: Whether variables and files are kept between calls.
+            seed: Seed of the interpreter's random numbers.
+            limits: Limits of a call; None: those of the sandbox.
         """
         session = Session(
             self._take_jail,
@@ -104,7 +111,7 @@ class Sandbox:
         return session
 
     def close(self) -> None:
-        """End all sessions and the server."""
+        """End all sessions and the fork server, and delete their folders."""
         for session in list(self.sessions):
             session.close()
         for jail in [jail for jails in self._idle.values() for jail in jails]:
@@ -117,10 +124,10 @@ class Sandbox:
             time.sleep(0.01)  # processes take a moment to end
 
     async def _take_jail(self, limits: Limits) -> Jail:
-        """Return an empty jail: a reused one or a new one.
+        """Return an empty jail with these limits: a reused one, or a new one.
 
         Raises:
-            InfrastructureError: No jail can be started.
+            InfrastructureError: If no jail can be started in three attempts.
         """
         idle = self._idle[limits]
         while idle:
@@ -155,10 +162,10 @@ class Sandbox:
         return private_folder() if watched else ""
 
     async def _start_jail(self, jail: Jail, guest_end: socket.socket) -> None:
-        """Have the server start a jail.
+        """Request that the fork server starts a jail.
 
         Raises:
-            InfrastructureError: The server cannot start it.
+            InfrastructureError: If the server cannot be started or reached.
         """
         user = next(self._users) if self._users is not None else None
         if jail.folder and user is not None:
@@ -171,7 +178,7 @@ class Sandbox:
         jail.server_alive = self.server.liveness_check()
 
     def _return_jail(self, session: Session, jail: Jail, clean: bool) -> None:
-        """Keep a jail for the next session if it is reusable; otherwise discard it."""
+        """Keep the jail of a closed session for reuse if possible; otherwise discard it."""
         self.sessions.discard(session)
         if clean and self._reuses_jails and self.server.is_running and sum(map(len, self._idle.values())) < _MAX_IDLE:
             try:
@@ -188,13 +195,12 @@ class Sandbox:
         self._leftovers.append(jail.remove)
 
     def _remove_leftovers(self) -> int:
-        """Remove what discarded jails left; return the number of those that could not be removed yet."""
+        """Delete what discarded jails left, and return the number of jails that could not be deleted yet."""
         self._leftovers[:] = [remove for remove in self._leftovers if not remove()]
         return len(self._leftovers)
 
 
 def _user_ids() -> Iterator[int]:
-    """Yield user ids that no other session has, from a random start: other processes of this machine may have
-    sessions."""
+    """Yield user ids for sessions, from a random start: other processes of this machine may have sessions, too."""
     first = secrets.randbelow(_USERS)
     return (_FIRST_USER + (first + number) % _USERS for number in itertools.count())

@@ -1,4 +1,4 @@
-"""Data types of the sandbox: the outcome of a call and how it ended."""
+"""Outcome of a call in the sandbox, and how the call ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Ending(StrEnum):
-    """How a call ended. The list is closed."""
+    """How a call in the sandbox ended; the list of values is complete."""
 
     OK = "ok"
     ERROR = "error"
@@ -29,26 +29,30 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of a call. All fields come from untrusted code and are text, nothing more."""
+    """Outcome of a call in the sandbox. All fields come from untrusted code and must be treated as plain data."""
 
     ending: Ending
+    """How the call ended."""
     output: str = ""
-    """Standard output and standard error in order of arrival, within `output_characters`."""
+    """Standard output and standard error in order of arrival, cut to `output_characters`."""
     value: str | None = None
-    """Value of the last expression as `repr` shows it."""
+    """`repr` of the last expression's value; None if there is none."""
     error: str | None = None
-    """Shortened traceback, or a description of the failure for a model."""
+    """Shortened traceback of an exception, or a description of the failure, as the model reads it.
+
+    None without an error.
+    """
     images: tuple[bytes, ...] = ()
-    """Plots and pictures as PNG."""
+    """Plots and images as PNG files."""
     exit_code: int | None = None
-    """Exit code of a shell command."""
+    """Exit code of a shell command; None for other calls."""
     data: bytes | None = None
-    """Content of a file that was read."""
+    """Content of a file that was read; None for other calls."""
     restarted: bool = False
-    """Whether the interpreter and its variables are lost; the next call starts a new one."""
+    """Whether the interpreter and its variables are lost; the next call starts a new interpreter."""
     seconds: float = 0.0
-    """Duration from the first instruction to the reply."""
+    """Duration of the call in seconds, from sending the request to the reply."""
     queue_seconds: float = 0.0
-    """Time spent waiting before that, for a free slot or a session."""
+    """Time in seconds that the call waited before it was sent: for a free slot, or for the start of the session."""
     cpu_seconds: float = 0.0
-    """Processor time in seconds, as measured by the guest."""
+    """Processor time in seconds, as the untrusted guest reports it."""

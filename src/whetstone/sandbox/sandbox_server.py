@@ -1,4 +1,4 @@
-"""The fork server of a sandbox: a process inside the isolation that starts sessions.
+"""Fork server of a sandbox on the host's side: a process inside the isolation that starts sessions in milliseconds.
 
 Note:
     The server belongs to no event loop. It is started by the first session of any loop, and started again if it ends.
@@ -38,13 +38,15 @@ _DESCRIPTORS = 1 << 16
 
 
 class ForkServer:
-    """Starts the server, and sessions in it.
+    """Client of a sandbox's fork server, which starts the server process when a session needs it.
+
+    `Sandbox` creates one per isolation and set of preloaded modules.
 
     Args:
-        isolation: Isolation of the server.
+        isolation: Isolation of the server process.
         container: Command that starts a container, with the Python inside; see `isolation.container_command`.
         preload: Modules that every interpreter has imported.
-        leave: Receives functions that remove a folder; each returns whether it did.
+        leave: Function that receives functions to delete a folder later; each returns whether it succeeded.
     """
 
     def __init__(
@@ -57,39 +59,43 @@ class ForkServer:
     ) -> None:
         self.isolation, self.container, self.preload, self._leave = isolation, container, preload, leave
         self.restarts = 0
-        """Number of times that the server was started again after it had ended."""
+        """Number of times that the server process was started again after it had ended."""
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._retired: list[tuple[subprocess.Popen[bytes] | None, socket.socket | None]] = []
-        """Servers that start no more sessions, and their sockets."""
+        """Server processes that start no more sessions, with their sockets."""
         self._starting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
     @property
     def is_running(self) -> bool:
-        """Return whether a server was started and not ended."""
+        """Whether the server process was started and not ended by this object."""
         return self._server is not None
 
     @property
     def pid(self) -> int:
-        """Return the process id of the server."""
+        """Process id of the server on this machine; the server must be running."""
         assert self._server is not None
         return self._server.pid
 
     def liveness_check(self) -> Callable[[], bool]:
-        """Return a function that returns whether the current server still runs."""
+        """Return a function that returns whether the current server process is still running."""
         return functools.partial(_alive, self._server, self._control)
 
     def close(self) -> None:
-        """End this server and retired ones."""
+        """End the server process and all retired ones."""
         self._end()
         while self._retired:
             _end_server(*self._retired.pop())
 
     async def open(self, wanted: dict[str, Any], guest: socket.socket) -> None:
-        """Start a session in the server, or in a new server if it has just died.
+        """Start a session in the server process, or in a new one if the server has just died.
+
+        Args:
+            wanted: Limits, user and folder of the session.
+            guest: Socket that the session's supervisor receives.
 
         Raises:
-            InfrastructureError: Neither can start it.
+            InfrastructureError: If neither can start the session.
         """
         for last in (False, True):
             await self._ready()
@@ -151,10 +157,10 @@ class ForkServer:
             log_container_guarantees(seccomp=ready["seccomp"], landlock=ready["landlock"])
 
     def _start_container(self) -> tuple[socket.socket, socket.socket]:
-        """Return the sockets of settings and control once the server in the container has connected.
+        """Start a container and return the sockets of settings and control once the server inside has connected.
 
         Raises:
-            InfrastructureError: It does not connect.
+            InfrastructureError: If the server does not connect within 60 seconds.
         """
         folder, guest = private_folder(), guest_folder()
         for place in (folder, guest):
@@ -177,7 +183,7 @@ class ForkServer:
         return met[0], met[1]
 
     def retire_server(self) -> None:
-        """Use another server for new sessions; this one stays for its running sessions."""
+        """Start a new server process for the next sessions; the current one stays for its running sessions."""
         self._retired.append((self._server, self._control))
         self._server = self._control = None
         self.restarts += 1
@@ -200,7 +206,7 @@ def _end_server(server: subprocess.Popen[bytes] | None, control: socket.socket |
 
 
 def _alive(server: subprocess.Popen[bytes] | None, control: socket.socket | None) -> bool:
-    """Return whether a server runs: its process, and its end of the socket, which closes before the process ends."""
+    """Return whether a server process runs: by its exit status, and by its socket, which closes before it ends."""
     if server is None or control is None or server.poll() is not None:
         return False
     try:
@@ -212,7 +218,7 @@ def _alive(server: subprocess.Popen[bytes] | None, control: socket.socket | None
 
 
 def _allow_descriptors() -> None:
-    """Raise the limit of open files: a session has three, and the default limit is often a thousand."""
+    """Raise the limit of open files: a session has three, and the default limit is often 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -47,17 +47,17 @@ _user_numbers = itertools.count(secrets.randbelow(_USERS))
 
 @dataclass(frozen=True, slots=True)
 class SandboxedProcess:
-    """A started program."""
+    """Agent program that was started in its own namespaces; `start` creates it, and it waits until `release`."""
 
     process: asyncio.subprocess.Process
-    """Process of the program; ending it ends all its descendants."""
+    """Process of the program on the host; ending it ends all its descendants."""
     door: socket.socket
-    """Socket that listens on `PORT` of the program's loopback interface, for a server of the host."""
+    """Listening socket on `PORT` of the program's loopback interface, for a server that runs on the host."""
     host: socket.socket
-    """Socket at which the program waits for `release`."""
+    """Socket to the program's first process, which waits for `release`."""
 
     def release(self) -> None:
-        """Let the program run; a server must accept connections from `door`."""
+        """Let the program run; call it when a server accepts connections from `door`."""
         send_packet(self.host, {"begin": True})
         self.host.close()
 
@@ -70,18 +70,20 @@ async def start(
     limits: Limits,
     also_readable: Sequence[str] = (),
 ) -> SandboxedProcess:
-    """Start a program that waits for `release`, with its output in pipes.
+    """Start an agent program in its own namespaces; it waits until `SandboxedProcess.release`.
+
+    Its standard output and standard error are pipes.
 
     Args:
         argv: Command, resolved by the PATH of the sandbox: that of this Python and of the system.
         folder: Working directory, readable by the program.
         variables: Environment variables in addition to those of every session.
-        limits: As for a session, except time and output. Memory is limited per process.
+        limits: Limits as for a session, except time and output. Memory is limited per process.
         also_readable: Further readable folders.
 
     Raises:
-        SandboxError: This machine has no namespaces, or a folder does not exist.
-        InfrastructureError: The program does not start.
+        SandboxError: If this machine has no namespaces, or a folder does not exist or is not readable.
+        InfrastructureError: If the program does not start.
     """
     choose_isolation(Isolation.NAMESPACES)
     host, guest = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

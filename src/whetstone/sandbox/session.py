@@ -44,25 +44,25 @@ _LOST_TEXT = "it and all that belonged to it, files too, are gone; there is a ne
 
 
 class _JailLost(Exception):
-    """A jail no longer responds as requested; the text describes how."""
+    """Internal signal that a jail no longer responds as requested; the text completes "the sandbox …"."""
 
 
 class CapturedOutput:
-    """Buffer that receives bytes and returns their head and tail as text.
+    """Buffer for the printed output of a call that keeps only its head and tail, in bounded memory.
 
     Args:
-        characters: Maximum length of the text.
+        characters: Maximum length of the text that it returns, in characters.
     """
 
     def __init__(self, characters: int) -> None:
         self.characters = characters
         self.bytes = 0
-        """Number of bytes received."""
+        """Number of bytes received so far, including those that were not kept."""
         self._keep = 4 * characters  # a character has up to four bytes
         self._head, self._tail = bytearray(), bytearray()
 
     def add(self, data: bytes) -> None:
-        """Append bytes."""
+        """Append received bytes; the middle is dropped if there are too many."""
         self.bytes += len(data)
         free = self._keep - len(self._head)
         if free > 0:
@@ -73,7 +73,7 @@ class CapturedOutput:
             del self._tail[: -self._keep]
 
     def text(self) -> str:
-        """Return the head and the tail; bytes that are not UTF-8 are replaced."""
+        """Return head and tail of the output as text, with a note on the bytes left out; invalid UTF-8 is replaced."""
         num_missing = self.bytes - len(self._head) - len(self._tail)
         if not num_missing:
             return truncate_middle((self._head + self._tail).decode(errors="replace"), self.characters)[0]
@@ -84,17 +84,19 @@ class CapturedOutput:
 
 
 class Session:
-    """Calls of one episode, one at a time.
+    """Sandbox session of one episode: an isolated interpreter and a folder, with one call at a time.
+
+    `Sandbox.session` creates it. It starts at its first call and belongs to the event loop in which it was created.
 
     Args:
-        take: Returns a jail.
-        give_back: Receives the jail back, and whether another session may use it.
+        take: Function that returns a jail with these limits.
+        give_back: Function that receives (session, jail, whether another session may use the jail) at the end.
         limits: Limits of a call.
         persistent: Whether variables and files are kept between calls; otherwise each call has a new interpreter and an
             empty folder.
         seed: Seed of the interpreter's random numbers.
-        place: Semaphore that a running call acquires.
-        watched: Whether its files must be scanned, because nothing else limits them.
+        place: Semaphore that a running call holds, shared by all sessions.
+        watched: Whether the size of its files must be scanned during a call, because nothing else limits it.
     """
 
     def __init__(
@@ -110,9 +112,9 @@ class Session:
     ) -> None:
         self.limits, self.persistent, self.seed = limits, persistent, seed
         self.files: dict[str, bytes] = {}
-        """Contents by path, written when an interpreter starts in an empty folder."""
+        """Contents by path that are written into the folder when an interpreter starts in an empty folder."""
         self.swept = 0
-        """Number of ended processes that calls had left running."""
+        """Number of processes that calls had left running and that were killed."""
         self._take, self._give_back, self._semaphore, self._is_scanned = take, give_back, place, watched
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
@@ -126,31 +128,59 @@ class Session:
         self._number = 0
         self._killed_for_memory = 0
         self._has_run_code = False
-        """Whether a call has run code in the present jail."""
+        """Whether a call has run code in the current jail."""
         self._files_missing = True
         self._pending_report = ""
-        """Pending report of the supervisor about the last call's leftovers."""
+        """Key of the supervisor's pending report on leftovers of the last call: `swept`, `ended`, or empty."""
         self._lost_error = ""
-        """Error text that the next call returns without running."""
+        """Error text that the next call returns without running; empty in most cases."""
 
     async def python(self, code: str, *, wall_seconds: float | None = None) -> Outcome:
-        """Run Python code like a notebook cell.
+        """Run Python code like a notebook cell: its output, and the value of the last expression.
+
+        Args:
+            code: Python code.
+            wall_seconds: Time limit in seconds; None: that of the session's limits.
 
         Raises:
-            InfrastructureError: The sandbox itself has failed; nothing is known about the code.
+            InfrastructureError: If the sandbox itself has failed, so that nothing is known about the code.
         """
         return await self._call("python", wall_seconds, code=code)
 
     async def shell(self, command: str, *, wall_seconds: float | None = None) -> Outcome:
-        """Run a shell command; files and the current folder are kept if the session is persistent."""
+        """Run a shell command with `sh`; files and the current folder are kept if the session is persistent.
+
+        Args:
+            command: Shell command, possibly with several lines.
+            wall_seconds: Time limit in seconds; None: that of the session's limits.
+
+        Raises:
+            InfrastructureError: If the sandbox itself has failed.
+        """
         return await self._call("shell", wall_seconds, command=command)
 
     async def call_file_tool(self, function: str, **arguments: str | int) -> Outcome:
-        """Call a function of `guest/files.py` in the guest and return its result."""
+        """Call a function of `guest/files.py` inside the sandbox; its text is `Outcome.value`.
+
+        Args:
+            function: Name of the function, such as `view_path`.
+            arguments: Its arguments.
+
+        Raises:
+            InfrastructureError: If the sandbox itself has failed.
+        """
         return await self._call("folder", None, function=function, arguments=arguments)
 
     async def read(self, path: str, *, max_bytes: int = 8 << 20) -> Outcome:
-        """Read a file; the bytes are in `data`."""
+        """Read a file of the session; the bytes are in `Outcome.data`.
+
+        Args:
+            path: Path of the file, relative to the folder of the session.
+            max_bytes: Maximum size; a larger file is an error of the call.
+
+        Raises:
+            InfrastructureError: If the sandbox itself has failed.
+        """
         outcome = await self._call("read", None, path=path, most=max_bytes)
         if outcome.ending is not Ending.OK:
             return outcome
@@ -160,30 +190,37 @@ class Session:
             return Outcome(Ending.ERROR, error="the file could not be read")
 
     async def write(self, path: str, data: bytes) -> Outcome:
-        """Write a file and create its parent folders."""
+        """Write a file into the session's folder and create its parent folders.
+
+        Raises:
+            InfrastructureError: If the sandbox itself has failed.
+        """
         return await self._call("write", None, path=path, data=base64.b64encode(data).decode())
 
     async def start(self) -> None:
-        """Start the session in advance; otherwise the first call starts it."""
+        """Start the session in advance; otherwise its first call starts it.
+
+        Raises:
+            InfrastructureError: If no jail can be started.
+        """
         async with self._lock:
             await self._prepare()
 
     @property
     def is_open(self) -> bool:
-        """Return whether the session has a jail."""
+        """Whether the session has a jail: it has started and was not closed."""
         return self._jail is not None
 
     @property
     def process_id(self) -> int:
-        """Return the process id of its first process on this machine; 0 if there is none."""
+        """Process id of the jail's first process on this machine; 0 if the session has no jail."""
         return self._jail.process if self._jail is not None else 0
 
     def close(self) -> None:
-        """End all its processes immediately.
+        """End all processes of the session immediately; a second call has no effect.
 
-        Closing twice has no effect, and a later call starts a new jail.
-
-        If no call is running, another session may use the jail as soon as it is empty.
+        A later call of the session starts a new jail. If no call is running, another session may use the jail as soon
+        as it is empty.
         """
         self._end(clean=not self._lock.locked())
 
@@ -213,7 +250,10 @@ class Session:
                 raise
 
     async def _check_leftovers(self) -> Outcome | None:
-        """Return the outcome of a call that cannot run because leftovers of an earlier one ended its interpreter."""
+        """Return the outcome of a call that cannot run because leftovers of an earlier call ended its interpreter.
+
+        Else None.
+        """
         try:
             await self._wait_for_cleanup()
         except _JailLost as lost:
@@ -228,7 +268,7 @@ class Session:
         """Return the outcome of a call that destroyed its jail.
 
         Raises:
-            InfrastructureError: The call was not the cause.
+            InfrastructureError: If the code of the session cannot have caused it.
         """
         jail = self._jail
         if jail is None:
@@ -290,10 +330,10 @@ class Session:
             await asyncio.sleep(_SCAN_SECONDS)
 
     async def _resolve_event(self, event: str, detail: Any) -> Outcome:
-        """Return the outcome for an event; every event except a reply ends the interpreter.
+        """Return the outcome for the event that ended a call; every event except a reply ends the interpreter.
 
         Raises:
-            _JailLost: The event also ends the jail.
+            _JailLost: If the event also ends the jail.
         """
         if event == "died" and detail == NOT_STARTED:
             raise _JailLost("has too many processes to start an interpreter")
@@ -317,16 +357,17 @@ class Session:
         return Outcome(ending, error="; ".join(filter(None, (text, restarted))), restarted=True)
 
     async def wait_for_cleanup(self) -> int:
-        """Wait until leftovers of calls are ended.
+        """Wait until leftover processes of calls are ended.
 
-        Returns their number since the start of the session.
+        Returns:
+            Number of leftover processes since the start of the session.
         """
         async with self._lock:
             await self._wait_for_cleanup()
             return self.swept
 
     def _request_cleanup(self) -> None:
-        """Request the end of a call's leftovers while the caller processes the reply."""
+        """Request that leftovers of the call are ended, while the caller already processes the reply."""
         if self._jail is None:
             return
         if not self.persistent:
@@ -343,7 +384,7 @@ class Session:
                 raise _JailLost("is gone") from None
 
     async def _wait_for_cleanup(self) -> None:
-        """Wait for the requested clean-up."""
+        """Wait for the report on the requested clean-up, and handle an interpreter or jail that did not survive it."""
         owed, self._pending_report = self._pending_report, ""
         if not owed or self._jail is None:
             return
@@ -369,10 +410,10 @@ class Session:
         await self._receive_reply("ended", 0)
 
     async def _receive_reply(self, key: str, number: int | None = None) -> dict[str, Any]:
-        """Wait for the supervisor's reply with this key and number; reports of deaths meanwhile are expected.
+        """Wait for the supervisor's reply with this key and number; reports of ended processes are skipped.
 
         Raises:
-            _JailLost: The supervisor does not respond.
+            _JailLost: If the supervisor does not reply in time.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
@@ -404,7 +445,11 @@ class Session:
             self._start_interpreter()
 
     def _start_interpreter(self) -> None:
-        """Start the interpreter; its first request is sent before it is ready."""
+        """Request an interpreter from the supervisor; the first call may be sent before it is ready.
+
+        Raises:
+            InfrastructureError: If this process cannot open the sockets.
+        """
         assert self._jail is not None
         try:
             self._channel, guest_end = socket.socketpair()
@@ -514,18 +559,18 @@ class Session:
             self._notify("output", None)
 
     def _stop_reading(self, source: socket.socket | int) -> None:
-        """Stop reading a source if the event loop still runs."""
+        """Stop watching a socket or descriptor, unless the event loop is closed."""
         if not self._loop.is_closed():
             self._loop.remove_reader(source)
 
     def _drain(self) -> None:
-        """Read all output that was printed before the reply."""
+        """Read all output that was printed before the reply, up to twice the limit."""
         while self._output >= 0 and (self._read_output() or 0) > 0:
             if self._captured.bytes > 2 * self.limits.output_bytes:
                 return
 
     def _read_output(self) -> int | None:
-        """Read available output; return the number of bytes, 0 at the end, None if there is none yet."""
+        """Read available output; return the number of bytes, 0 at the end of the stream, None if there is none yet."""
         try:
             data = os.read(self._output, _CHUNK)
         except BlockingIOError:
@@ -540,7 +585,7 @@ class Session:
 
 
 def parse_guest_object(data: bytes) -> dict[str, Any] | None:
-    """Parse a JSON object; return None for anything else."""
+    """Return the JSON object in a reply of the untrusted guest; None for anything else."""
     with contextlib.suppress(ValueError):
         parsed = orjson.loads(data)
         return parsed if isinstance(parsed, dict) else None
@@ -548,7 +593,10 @@ def parse_guest_object(data: bytes) -> dict[str, Any] | None:
 
 
 def parse_outcome(reply: dict[str, Any]) -> Outcome | None:
-    """Parse the outcome of a call; return None for a malformed reply."""
+    """Return the outcome of a call in a reply of the untrusted guest; None for a malformed reply.
+
+    JSON allows numbers of any length, and values of any type at any key, so every field is checked.
+    """
     value, error, kind = reply.get("value", reply.get("data")), reply.get("error"), reply.get("kind", "error")
     images, exit_code = reply.get("images", []), reply.get("exit_code")
     if not (isinstance(value, str | None) and isinstance(error, str | None)):
@@ -574,17 +622,23 @@ def parse_outcome(reply: dict[str, Any]) -> Outcome | None:
 
 
 def _parse_seconds(value: Any) -> float:
-    """Return a number of seconds from untrusted code; 0 for other types and for implausible values."""
+    """Return a number of seconds in a reply of the untrusted guest; 0 for other types and implausible values."""
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
 
 
 def read_count(value: Any) -> int:
-    """Return a count from untrusted code; 0 for other types and negative numbers."""
+    """Return a count in a reply of the untrusted guest; 0 for other types and negative numbers."""
     return value if isinstance(value, int) and value >= 0 else 0
 
 
 def describe_end(event: str, detail: Any, limits: Limits) -> tuple[Ending, str]:
-    """Return the ending of a call without a reply, and the error text that a model sees."""
+    """Return how a call without a reply ended, and the error text that the model reads.
+
+    Args:
+        event: Event that ended the call: `timeout`, `output`, `disk`, `nonsense` or `died`.
+        detail: Time limit in seconds for `timeout`; exit code for `died`, negative for a signal.
+        limits: Limits of the call.
+    """
     if event == "timeout":
         return Ending.TIMEOUT, f"it ran longer than {detail:g} s and was ended"
     if event == "output":

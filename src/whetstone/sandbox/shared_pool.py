@@ -10,12 +10,15 @@ from whetstone.sandbox.pool import PRELOAD, Sandbox
 
 @functools.cache
 def shared_sandbox(isolation: str = "auto", preload: tuple[str, ...] = (), container: tuple[str, ...] = ()) -> Sandbox:
-    """Return the sandbox of an isolation with these preloaded modules.
+    """Return the shared sandbox of this process for these options; it is closed when the process ends.
 
-    It is closed when the process ends.
+    Args:
+        isolation: `auto`, or the name of an isolation layer.
+        preload: Modules that every interpreter has imported, in addition to the default ones.
+        container: Command that starts a container; empty: none.
 
     Raises:
-        SandboxError: The isolation is not available on this machine.
+        SandboxError: If the isolation is not available on this machine.
     """
     sandbox = Sandbox(isolation=isolation, preload=(*PRELOAD, *preload), container=container)
     atexit.register(sandbox.close)

@@ -1,4 +1,4 @@
-"""Tools: functions that a model can call, and the execution of tool calls."""
+"""Tools that a model can call: built-in tools, tools from functions and servers, and the execution of calls."""
 
 from typing import TYPE_CHECKING
 

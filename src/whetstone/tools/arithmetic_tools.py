@@ -55,13 +55,14 @@ def evaluate_expression(expression: str) -> Fraction:
     """Return the exact value of an expression of numbers, + - * / and parentheses.
 
     Raises:
-        ToolError: The expression does not parse, uses anything else, divides by zero, or is longer than 200 characters.
+        ToolError: If the expression does not parse, uses anything else, divides by zero, or is longer than 200
+            characters.
     """
     return _value(_parse(expression))
 
 
 def format_number(value: Fraction) -> str:
-    """Format a value: an integer as such, anything else with up to ten significant digits."""
+    """Return a value as text: an integer as such, any other value with up to ten significant digits."""
     return str(value.numerator) if value.denominator == 1 else f"{float(value):.10g}"
 
 

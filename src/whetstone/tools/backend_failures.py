@@ -1,15 +1,15 @@
-"""Failures of a tool's backend: recognition, retries with backoff, and the rate limit of a tool.
+"""Failures of a tool's backend: recognition, retries with backoff, and rate limits.
 
-`find_backend_error` recognizes a connection error, a timeout, HTTP 429 and 5xx in the exception that a tool raised,
-by the names of its classes and by its status, as requests, httpx, aiohttp, urllib, urllib3, botocore, gRPC, openai and
+`find_backend_error` recognizes a connection error, a timeout, HTTP 429 and 5xx in the exception that a tool raised, by
+the names of its classes and by its status, as requests, httpx, aiohttp, urllib, urllib3, botocore, gRPC, openai and
 anthropic define them. None of these libraries is imported.
 
-`Pace` spaces the calls of one tool, over all episodes of an event loop, and holds them back after `retry-after`.
+`Pace` spaces the calls of one tool, over all episodes of an event loop, and delays them after `retry-after`.
 
 Note:
-    An episode that ends by an infrastructure failure leaves all statistics, so a model must not be able to cause one.
-    A server that the model chose (its host is in the arguments) is therefore not a backend, and a request that fails
-    while the same tool answers others is the failure of that call.
+    An episode that ends by an infrastructure failure is excluded from all statistics, so a model must not be able to
+    cause one. A server that the model chose (its host is in the arguments) is therefore not a backend, and a request
+    that fails while the same tool responds to others is the failure of that call.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from whetstone.waiting import BACKEND, waiting_for
 T = TypeVar("T")
 
 MAX_PAUSE_SECONDS = 120.0
-"""A longer `retry-after` is cut to this."""
+"""Maximum pause that a `retry-after` header can request, in seconds; longer ones are shortened."""
 _PAUSE_SECONDS, _MAX_BACKOFF_SECONDS = 0.5, 30.0
-"""Pause before the second attempt, and the maximum; the pause doubles with each attempt."""
+"""Pause before the second attempt and maximum pause, in seconds; the pause doubles with each attempt."""
 _RATE_LIMITED = 429
 _CONNECTION = frozenset(
     {
@@ -43,11 +43,11 @@ _CONNECTION = frozenset(
         "ProtocolError", "ProxyError", "Timeout", "TimeoutError", "TimeoutException", "gaierror",
     }
 )  # fmt: skip
-"""Names of exception classes, base classes included, of a connection that failed and of a timeout."""
+"""Names of exception classes (base classes included) for a failed connection or a timeout."""
 _OF_ARGUMENTS = frozenset({"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"})
-"""Names of exception classes of a request that cannot be sent as it is."""
+"""Names of exception classes for a request that cannot be sent as it is."""
 _BROWSERS = ("playwright", "selenium")
-"""Packages whose timeouts are about the content of a page."""
+"""Packages whose timeouts concern the content of a page, not the connection."""
 _NOT_SENT = frozenset(
     {
         "ClientConnectorError", "ConnectError", "ConnectTimeout", "ConnectTimeoutError", "ConnectionRefusedError",
@@ -62,21 +62,23 @@ _CAUSES = ("__cause__", "reason", "os_error")
 
 
 class BackendError(Exception):
-    """Failure of the backend of a call: raised by built-in tools, and found by `find_backend_error` in others.
+    """Failure of the backend of a tool call; the call can be repeated.
+
+    Built-in tools raise it, and `find_backend_error` creates it for the exceptions of other tools.
 
     Args:
         message: Type and text of the failure, in one line.
-        status: Status of the HTTP response; None: there was none.
-        retry_after: Header of the response.
+        status: HTTP status of the response; None: there was no response.
+        retry_after: Value of the response's header `retry-after`.
         was_sent: Whether the backend can have executed the request.
-        blame: Decides whether the call or the backend is at fault, after the last attempt; None: by other calls of
-            the tool.
+        blame: Async function that decides after the last attempt whether the call or the backend is at fault; None:
+            other calls of the tool decide.
 
     Attributes:
         retry_after: Seconds that the backend asks to wait; 0: none.
         was_sent: Whether the backend can have executed the request.
-        is_rate_limited: Whether the backend refused the request because there were too many (status 429).
-        blame: See above; None for status 429.
+        is_rate_limited: Whether the backend rejected the request because of its rate limit (status 429).
+        blame: See the argument; None for status 429.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class BackendError(Exception):
 
 
 def is_retryable(status: int) -> bool:
-    """Return whether a status of HTTP is the backend's failure: 429, or 500 and above."""
+    """Return whether an HTTP status is a failure of the backend: 429, or 500 to 599."""
     return status == _RATE_LIMITED or 500 <= status < 600
 
 
@@ -106,11 +108,11 @@ def is_sent(error: BaseException) -> bool:
 
 
 def find_backend_error(error: BaseException, arguments: Mapping[str, Any]) -> BackendError | None:
-    """Return the failure of a backend that an exception of a tool reports, or None.
+    """Return the failure of a backend that an exception of a tool reports; None if it reports none.
 
     Args:
-        error: Raised by the tool's function.
-        arguments: Of the call. If the model chose the server, its failures are not those of a backend.
+        error: Exception that the tool's function raised.
+        arguments: Arguments of the call. If they name the server, its failures are not those of a backend.
     """
     if isinstance(error, BackendError):
         return error
@@ -124,7 +126,7 @@ def find_backend_error(error: BaseException, arguments: Mapping[str, Any]) -> Ba
 
 
 def parse_retry_after(header: str | None) -> float:
-    """Return the seconds of a `retry-after` header, a number or a date; 0 without one.
+    """Return the seconds of a `retry-after` header, a number or a date; at most 120, and 0 without a valid one.
 
     >>> parse_retry_after("2.5"), parse_retry_after("soon"), parse_retry_after("9999")
     (2.5, 0.0, 120.0)
@@ -140,18 +142,18 @@ def parse_retry_after(header: str | None) -> float:
 
 
 class Pace:
-    """Start times of the calls of one tool, shared by all episodes of an event loop."""
+    """Rate limiter for the calls of one tool, shared by all episodes of an event loop; see `get_pace`."""
 
     def __init__(self) -> None:
         self.num_answered = 0
-        """Calls that were answered so far."""
+        """Number of calls that succeeded so far."""
         self._next = 0.0
 
     async def wait(self, calls_per_second: float | None) -> None:
         """Wait until the next call may start.
 
         Args:
-            calls_per_second: The rate limit; None: none.
+            calls_per_second: Rate limit; None: no limit.
         """
         now = asyncio.get_running_loop().time()
         start = max(now, self._next)
@@ -161,7 +163,7 @@ class Pace:
                 await asyncio.sleep(start - now)
 
     def delay_calls(self, seconds: float) -> None:
-        """Start no call for the next `seconds`."""
+        """Delay the start of all further calls by a number of seconds from now."""
         self._next = max(self._next, asyncio.get_running_loop().time() + seconds)
 
 
@@ -169,7 +171,7 @@ _paces: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Pace]] = WeakKeyD
 
 
 def get_pace(tool: str) -> Pace:
-    """Return the pace of a tool in the running event loop."""
+    """Return the rate limiter of a tool in the running event loop."""
     return _paces.setdefault(asyncio.get_running_loop(), {}).setdefault(tool, Pace())
 
 
@@ -181,15 +183,17 @@ async def call_with_retries(
     attempts: int,
     effects: str | None,
 ) -> T:
-    """Call a tool until its backend answers.
+    """Call a tool until its backend responds, with exponential backoff.
 
     A tool that declares the effect `write` or `destructive` is called again only if the backend cannot have executed
     the request: the connection could not be made, or the status is 429.
 
     Args:
-        call: One attempt.
-        attempts: Maximum number of calls.
-        effects: Declared effect of the tool.
+        call: Async function that makes one attempt.
+        pace: Rate limiter of the tool.
+        calls_per_second: Rate limit; None: no limit.
+        attempts: Maximum number of attempts.
+        effects: Declared effect of the tool; None: unknown.
 
     Raises:
         BackendError: If the last attempt fails.
@@ -215,7 +219,7 @@ def _class_names(error: BaseException) -> frozenset[str]:
 
 
 def _is_of_connection(error: BaseException) -> bool:
-    """Return whether this is a failed connection or a timeout."""
+    """Return whether an exception reports a failed connection or a timeout."""
     names = _class_names(error)
     if names & _OF_ARGUMENTS or type(error).__module__.partition(".")[0] in _BROWSERS:
         return False
@@ -224,7 +228,7 @@ def _is_of_connection(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException, depth: int = 6) -> Iterator[BaseException]:
-    """Yield an exception and those that it wraps."""
+    """Yield an exception and the exceptions that it wraps, up to a nesting of `depth`."""
     yield error
     wrapped = [_attribute(error, name) for name in _CAUSES]
     for each in (*wrapped, *error.args[:1]):
@@ -233,7 +237,7 @@ def _chain(error: BaseException, depth: int = 6) -> Iterator[BaseException]:
 
 
 def _attribute(value: Any, name: str) -> Any:
-    """Return an attribute, or None: a property of a third-party exception can raise anything."""
+    """Return an attribute, or None if reading it raises: a property of a third-party exception can raise anything."""
     try:
         return getattr(value, name, None)
     except Exception:
@@ -241,7 +245,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _find_status(error: BaseException) -> int | None:
-    """Return the status of HTTP that an exception carries."""
+    """Return the HTTP status that an exception carries; None if it carries none."""
     response = next((r for name in _RESPONSES if (r := _attribute(error, name)) is not None), None)
     if isinstance(response, Mapping):  # botocore
         metadata = response.get("ResponseMetadata")
@@ -258,7 +262,7 @@ def _find_status(error: BaseException) -> int | None:
 
 
 def _find_header(error: BaseException) -> str | None:
-    """Return the `retry-after` header of the response that an exception carries."""
+    """Return the `retry-after` header of the response that an exception carries; None if there is none."""
     for holder in (*(_attribute(error, name) for name in _RESPONSES), error):
         if isinstance(holder, Mapping):
             metadata = holder.get("ResponseMetadata")
@@ -283,7 +287,7 @@ def _is_chosen(error: BaseException, arguments: Mapping[str, Any]) -> bool:
 
 
 def _collect_hosts(error: BaseException) -> Iterator[str]:
-    """Yield the hosts that the attributes of an exception name."""
+    """Yield the host names in the attributes of an exception."""
     holders = (error, _attribute(error, "request"), *(_attribute(error, name) for name in _RESPONSES))
     for holder in holders:
         host, url = _attribute(holder, "host"), _attribute(holder, "url")

@@ -1,4 +1,4 @@
-"""Registry of built-in tools: recipe name → function or class."""
+"""Registry of built-in tools by their name in recipes."""
 
 from whetstone.tools.arithmetic_tools import calculator, pocket_calculator
 from whetstone.tools.fold_memory_tool import fold_memory

@@ -1,4 +1,6 @@
-"""Chunking of a corpus into passages: text, Markdown, HTML and reStructuredText by paragraphs, JSON Lines by line.
+"""Chunking of a corpus into passages: documents by paragraphs, JSON Lines by line.
+
+Text, Markdown, HTML and reStructuredText are supported.
 
 Note:
     A passage that is cut in the middle of a sentence answers nothing. Paragraphs stay whole if they fit, and are joined
@@ -23,19 +25,24 @@ SUFFIXES = frozenset({".txt", ".md", ".rst", ".html", ".htm", ".py", ".jsonl"})
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A chunk of a document."""
+    """Chunk of a document, the unit of search results."""
 
     id: str
     """Identifier, unique in the corpus: name of the document, `#`, number of the chunk."""
     title: str
+    """Title of the document; may be empty."""
     text: str
+    """Text of the passage."""
 
 
 def list_files(corpus: Path) -> list[Path]:
-    """List all readable files of a corpus, sorted by name.
+    """Return all readable files of a corpus, sorted by name.
+
+    Args:
+        corpus: Folder, or a single file.
 
     Raises:
-        TaskError: The folder or file does not exist, or has no readable file.
+        TaskError: If the folder or file does not exist, or the folder has no readable file.
     """
     if corpus.is_file():
         return [corpus]
@@ -48,12 +55,16 @@ def list_files(corpus: Path) -> list[Path]:
 
 
 def read_passages(corpus: Path, *, words: int) -> Iterator[Passage]:
-    """Yield the passages of a folder or a file, each with at most `words` words.
+    """Yield the passages of a corpus, each with at most `words` words.
 
     A line of JSON Lines is a document: `text` or `contents`, with optional `title` and `id`.
 
+    Args:
+        corpus: Folder, or a single file.
+        words: Maximum number of words per passage.
+
     Raises:
-        TaskError: A line is not a document.
+        TaskError: If a line of JSON Lines is not a document.
     """
     for path in list_files(corpus):
         name = path.name if corpus.is_file() else str(path.relative_to(corpus))
@@ -71,7 +82,7 @@ def read_passages(corpus: Path, *, words: int) -> Iterator[Passage]:
 
 
 def split_paragraphs(text: str, words: int) -> Iterator[str]:
-    """Yield paragraphs joined up to `words` words; a longer paragraph is split between words."""
+    """Yield consecutive paragraphs joined up to `words` words; a longer paragraph is split between words."""
     paragraphs: list[str] = []
     count = 0
     for paragraph in re.split(r"\n\s*\n", text):
@@ -112,7 +123,7 @@ def _lines(path: Path, name: str, words: int) -> Iterator[Passage]:
 
 
 class _Text(HTMLParser):
-    """Parser that extracts the visible text and the title of an HTML page."""
+    """HTML parser that extracts the visible text and the title of a page."""
 
     _BLOCKS = frozenset(
         {"p", "div", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "section", "dt", "dd", "br"}

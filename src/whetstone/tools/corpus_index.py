@@ -1,12 +1,12 @@
-"""Search index of a corpus: built once, stored on disk, and memory-mapped by every process.
+"""Search index of a corpus with BM25 and vectors: built once, stored on disk, memory-mapped by every process.
 
 Words are indexed with BM25 (Tantivy) and vectors with usearch, if an embedding is set. Both are combined by rank.
 Because the files are memory-mapped, an index of millions of passages costs a process almost no memory until it is
 searched.
 
 Note:
-    An index must not outlive its corpus. Its name is a hash of the files and of all settings, so that a changed
-    corpus has a new index.
+    An index must not outlive its corpus. Its name is a hash of the files and of all settings, so that a changed corpus
+    has a new index.
 """
 
 from __future__ import annotations
@@ -39,27 +39,29 @@ _MOST_QUERY_WORDS = 64
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage found by a search."""
+    """Search result: a passage with its score."""
 
     passage: Passage
+    """Passage that was found."""
     score: float
+    """Score of the search method; higher is better, and scores of different methods are not comparable."""
 
 
 def build_index(
     corpus: Path, *, words: int, embedding: Embedding | None, name: str, folder: Path | None = None
 ) -> Index:
-    """Return the index of a corpus; build it if it does not exist.
+    """Return the index of a corpus; build and store it if it does not exist.
 
     Args:
-        corpus: Folder or file.
+        corpus: Folder, or a single file.
         words: Maximum number of words per passage.
-        embedding: Function from texts to vectors; None: search only by words.
+        embedding: Function from [N] texts to [N, D] vectors; None: search only by words.
         name: Name that identifies the embedding.
         folder: Folder of the indexes; None: the user's cache folder.
 
     Raises:
-        TaskError: The corpus cannot be read.
-        RecipeError: The library is not installed.
+        TaskError: If the corpus cannot be read.
+        RecipeError: If the search library is not installed.
     """
     made_of = hashlib.sha256(f"{corpus.resolve()} {words} {name} {_tantivy().__version__}".encode())
     for path in list_files(corpus):
@@ -73,7 +75,13 @@ def build_index(
 
 
 def write_index(place: Path, passages: Iterable[Passage], embedding: Embedding | None = None) -> None:
-    """Build an index and write it atomically."""
+    """Build an index and write it atomically: another process sees it complete or not at all.
+
+    Args:
+        place: Folder of the index.
+        passages: Passages in order.
+        embedding: Function from [N] texts to [N, D] vectors; None: index only words.
+    """
     place.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=".building-"))
     try:
@@ -106,13 +114,13 @@ def write_index(place: Path, passages: Iterable[Passage], embedding: Embedding |
 
 @functools.cache
 def open_index(place: Path, embedding: Embedding | None = None) -> Index:
-    """Open an existing index, once per process."""
+    """Return an existing index; opened once per process."""
     vectors = _usearch().Index.restore(str(place / "vectors"), view=True) if embedding is not None else None
     return Index(_tantivy().Index.open(str(place / "words")), vectors, embedding)
 
 
 def in_memory(texts: Iterable[tuple[str, str]]) -> Index:
-    """Build an index of (id, text) pairs in memory."""
+    """Return an index of (id, text) pairs that exists only in memory."""
     index = _tantivy().Index(_schema())
     writer = index.writer(heap_size=64 << 20, num_threads=1)
     for number, (id, text) in enumerate(texts):
@@ -123,12 +131,12 @@ def in_memory(texts: Iterable[tuple[str, str]]) -> Index:
 
 
 class Index:
-    """Search of passages by their text.
+    """Search index of passages, by words (BM25), by vectors, or by both.
 
     Args:
-        words: Index of Tantivy.
-        vectors: Index of usearch; None: search only by words.
-        embedding: Embedding that the vectors were made with.
+        words: Tantivy index of the words.
+        vectors: usearch index of the vectors; None: search only by words.
+        embedding: Function that made the vectors.
     """
 
     def __init__(self, words: Any, vectors: Any = None, embedding: Embedding | None = None) -> None:
@@ -139,7 +147,7 @@ class Index:
         return int(self._searcher.num_docs)
 
     def by_words(self, query: str, count: int) -> list[Hit]:
-        """Return the best passages by BM25; none if the query has no word."""
+        """Return the best `count` passages by BM25; empty if the query has no word."""
         words = re.findall(r"\w+", query)[:_MOST_QUERY_WORDS]
         if not words:
             return []
@@ -147,7 +155,7 @@ class Index:
         return [Hit(self._passage(place), score) for score, place in self._searcher.search(parsed, count).hits]
 
     def by_vectors(self, query: str, count: int) -> list[Hit]:
-        """Return the nearest passages by cosine similarity."""
+        """Return the nearest `count` passages by cosine similarity; requires an embedding."""
         assert self._vectors is not None
         assert self._embedding is not None
         matches = self._vectors.search(self._embedding([query])[0], count)
@@ -157,7 +165,7 @@ class Index:
         return [Hit(passage, score) for key, score in by_key if (passage := self._find_by_number(key)) is not None]
 
     def by_both(self, query: str, count: int) -> list[Hit]:
-        """Return the best passages by reciprocal rank fusion of both lists: the sum of 1 / (60 + rank).
+        """Return the best `count` passages by reciprocal rank fusion of both searches: the sum of 1 / (60 + rank).
 
         Source: reciprocal rank fusion, 2009, https://doi.org/10.1145/1571941.1572114.
         """
@@ -171,7 +179,7 @@ class Index:
         return [Hit(passages[id], scores[id]) for id in best]
 
     def get_passage(self, id: str) -> Passage | None:
-        """Return the passage with this ID; None if it does not exist."""
+        """Return the passage with an id; None if it does not exist."""
         query = _tantivy().Query.term_query(self._index.schema, "id", id)
         hits = self._searcher.search(query, 1).hits
         return self._passage(hits[0][1]) if hits else None

@@ -1,4 +1,4 @@
-"""Text embeddings by an encoder in a Hugging Face folder: the normalized mean of its last hidden states."""
+"""Text embeddings by a Hugging Face encoder in a local folder: the normalized mean of its last hidden states."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _BATCH = 32
 
 @functools.cache
 def encoder_in(folder: str) -> Encoder:
-    """Load the encoder of a folder, once per process."""
+    """Return the text encoder of a local folder; loaded once per process."""
     return Encoder(folder)
 
 
 class Encoder:
-    """Encoder of [N] texts to [N, D] vectors of length one.
+    """Text encoder that maps [N] texts to [N, D] vectors of length one.
 
     Args:
         folder: Folder with a tokenizer and a model; nothing is downloaded.
 
     Raises:
-        RecipeError: The folder does not exist, has no encoder, or requires remote code.
+        RecipeError: If the folder does not exist, has no encoder, or requires remote code.
     """
 
     def __init__(self, folder: str) -> None:

@@ -1,6 +1,6 @@
-"""Execution of a tool's function: its value as a result, and the attribution of its failure.
+"""Execution of a tool's function: conversion of its value to a result, and attribution of its failure.
 
-See `toolset.py` for whose failure an exception is.
+`toolset.py` describes whose failure an exception is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def as_result(value: Any) -> Result:
-    """Return the content of a value that a tool returned: text as it is, everything else as JSON."""
+    """Convert the value that a tool returned to a result: text unchanged, any other value as JSON.
+
+    Raises:
+        TypeError: If JSON cannot express the value.
+    """
     if isinstance(value, Result):
         return value
     if isinstance(value, str) and not isinstance(value, Enum):
@@ -57,7 +61,7 @@ def _format_value(value: Any) -> str:
     """Return the text of a value that JSON cannot express.
 
     Raises:
-        TypeError: The text is the address of an object.
+        TypeError: If the text contains the address of an object, which differs between runs.
     """
     text = summarize_exception(value) if isinstance(value, BaseException) else str(value)
     if _ADDRESS.search(text) or f"{id(value):x}" in text.lower() or str(id(value)) in text:
@@ -66,10 +70,10 @@ def _format_value(value: Any) -> str:
 
 
 async def execute(tool: Tool, arguments: dict[str, Any]) -> Result:
-    """Run a tool's function and return its result; an exception is a result, too.
+    """Run a tool's function and return its result; an exception of the tool becomes a result, too.
 
     Raises:
-        BackendError: If the backend failed. The call can be repeated.
+        BackendError: If the backend failed, so that the call can be repeated.
         BaseException: For a second Ctrl-C.
     """
     try:
@@ -91,16 +95,16 @@ async def execute(tool: Tool, arguments: dict[str, Any]) -> Result:
 
 
 def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call a function and convert its result, which may be a generator, in the same thread."""
+    """Call a plain function and convert its result in the same thread, because the result may be a generator."""
     value = function(**arguments)
     return value if inspect.isawaitable(value) or isinstance(value, AsyncIterator) else as_result(value)
 
 
 async def _take(values: AsyncIterator[Any]) -> list[Any]:
-    """Return the values of an asynchronous generator.
+    """Return the values of an async generator as a list.
 
     Raises:
-        TypeError: There are more than `MAX_VALUES`.
+        TypeError: If there are more than `MAX_VALUES`.
     """
     taken = []
     async for value in values:
@@ -111,7 +115,7 @@ async def _take(values: AsyncIterator[Any]) -> list[Any]:
 
 
 def attribute_failure(error: BaseException) -> Result:
-    """Return an exception as the result of its call; see `toolset.py` for whose failure it is."""
+    """Convert an exception to the result of its call; `toolset.py` describes whose failure it is."""
     error = root_exception(error)
     if isinstance(error, InfrastructureError):
         return replace(failed_result("unavailable", exception_text(error)), failure=error)
@@ -125,7 +129,13 @@ def attribute_failure(error: BaseException) -> Result:
 
 @contextmanager
 def waiting_for_tool(owner: str) -> Iterator[None]:
-    """Name the part that the block waits for, and raise the failure of its backend as `InfrastructureError`."""
+    """Context manager that names the component that its block waits for, and converts backend failures.
+
+    A failure of the component's backend is raised as `InfrastructureError`.
+
+    Args:
+        owner: Component that the block waits for, such as `tool Sql (open)`.
+    """
     try:
         with waiting_for(owner):
             yield
@@ -137,7 +147,7 @@ def waiting_for_tool(owner: str) -> Iterator[None]:
 
 
 def error_line(result: Result, content: tuple[Text | Image, ...]) -> str:
-    """Return the error message of a call for people, in one line; empty if it was answered."""
+    """Return the error of a call for people, in one line of at most 300 characters; empty if the call succeeded."""
     if result.outcome in ("ok", "stopped"):
         return ""
     text = "".join(part.text for part in content if isinstance(part, Text)).strip()
@@ -147,5 +157,11 @@ def error_line(result: Result, content: tuple[Text | Image, ...]) -> str:
 
 
 def failed_result(outcome: Any, reason: str, *, place: str = "") -> Result:
-    """Return a result that tells the model why its call failed."""
+    """Return a result with an error text for the model.
+
+    Args:
+        outcome: Outcome of the call, such as `tool_error`.
+        reason: Reason of the failure; the model reads it after `error: `.
+        place: File, line and function of the user's code that raised, for people.
+    """
     return Result((Text(f"error: {reason}"),), outcome, place)

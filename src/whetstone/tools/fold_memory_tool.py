@@ -1,4 +1,4 @@
-"""Tool `fold_memory`: the agent decides when its history is folded into a memory."""
+"""Tool `fold_memory`, with which the agent decides when its history is replaced by a memory."""
 
 from __future__ import annotations
 

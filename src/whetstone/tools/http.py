@@ -1,9 +1,9 @@
-"""HTTP requests to an allowlist of hosts.
+"""HTTP tool with an allowlist of hosts.
 
 Note:
-    An allowed server can redirect to another host. Each redirect is therefore checked like a first request,
-    and a host that is not on the list is not even resolved. An allowed name can also resolve to a private address,
-    because its owner controls its DNS record; private addresses are rejected by default.
+    An allowed server can redirect to another host. Each redirect is therefore checked like a first request, and a host
+    that is not on the list is not even resolved. An allowed name can also resolve to a private address, because its
+    owner controls its DNS record; private addresses are rejected by default.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
 
 
 class Http:
-    """Requests to servers on a list: one tool, `http`.
+    """HTTP requests to servers on an allowlist: one tool, `http`.
 
     Args:
         allow: Hosts: `example.org`, `example.org:8080`, `*.example.org` for all subdomains. Without a port, the
             standard ports apply. A name must resolve to a public address. List other addresses as such,
             `10.0.0.7:8080`, and this machine also as `localhost`.
         methods: Allowed HTTP methods.
-        timeout_seconds: Time limit of a request.
-        max_bytes: Maximum size of a response; the rest is cut off.
+        timeout_seconds: Time limit of a request, in seconds.
+        max_bytes: Maximum size of a response in bytes; the rest is cut off.
         private: Whether allowed names may resolve to addresses that are not public.
 
     Raises:
-        RecipeError: The list is empty, or an entry is not a host.
+        RecipeError: If the list is empty, or an entry is not a host.
     """
 
     replayable = False
@@ -104,13 +104,18 @@ class Http:
         raise ToolError(f"more than {_MOST_STEPS} redirections")
 
     def _may_be_private(self, host: str) -> bool:
-        """Return whether the recipe allows a private address for this host: by its entry, or for all hosts."""
+        """Return whether the recipe allows a private address for a host: by an entry for it, or for all hosts."""
         listed = {allowed.partition(":")[0] for allowed in self.allow}
         return self.private or (host in listed and (is_address(host) or host == "localhost"))
 
 
 def is_allowed_host(allow: Sequence[str], url: str) -> bool:
-    """Return whether the host of a URL is on the list."""
+    """Return whether an allowlist permits the host and port of a URL.
+
+    Args:
+        allow: Entries of the allowlist, in lower case.
+        url: URL of the request.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -129,7 +134,7 @@ def is_allowed_host(allow: Sequence[str], url: str) -> bool:
 
 
 def _format_response(answer: BoundedResponse) -> str:
-    """Format a response for the agent."""
+    """Return a response as text for the model: the status if it is an error, then the body."""
     cut = f"\n[… cut at {len(answer.content)} bytes …]" if answer.is_cut else ""
     text = answer.text + cut
     if answer.status >= 400:
@@ -138,7 +143,7 @@ def _format_response(answer: BoundedResponse) -> str:
 
 
 def _carried_on(status: int, method: str, body: str) -> tuple[str, str]:
-    """Return method and body of a redirected request: 307 and 308 keep both, others become a GET without a body."""
+    """Return (method, body) of a redirected request: 307 and 308 keep both, others become a GET without a body."""
     return (method, body) if status in (307, 308) else ("GET", "")
 
 

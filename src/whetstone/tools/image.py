@@ -1,4 +1,4 @@
-"""Image tools: `crop`, `zoom`, `rotate`, `draw`, `measure`; each result is a new image with a number.
+"""Image tools `crop`, `zoom`, `rotate`, `draw` and `measure`; each result is a new image with a number.
 
 Images of a task are under `images` in its private data: `data:` URLs or files. Every image that a tool creates can be
 used in further calls.
@@ -27,9 +27,9 @@ from whetstone.tools.protocol import Episode, Result
 
 _MOST_SIDE, _MOST_PIXELS, _MOST_PICTURES = 4096, 16_000_000, 64
 _MOST_PIXELS_TOGETHER = 8 * _MOST_PIXELS
-"""Maximum number of pixels of all images of an episode; three bytes each."""
+"""Maximum number of pixels of all images of an episode; each takes three bytes."""
 _MOST_AWAY = 100_000
-"""Maximum distance of a point from the edge of the image, in pixels."""
+"""Maximum distance of a point from the edge of an image, in pixels."""
 Color = Literal["red", "green", "blue", "yellow", "black", "white"]
 
 
@@ -37,7 +37,7 @@ class ImageTools:
     """Tools for the images of an episode: `crop`, `zoom`, `rotate`, `draw`, `measure`.
 
     Args:
-        max_side: Maximum length of the longer side of an image, in pixels.
+        max_side: Maximum length of the longer side of an image that the model sees, in pixels.
     """
 
     effects = "read"
@@ -51,7 +51,7 @@ class ImageTools:
         """Load the images of the task.
 
         Raises:
-            InfrastructureError: An image cannot be read.
+            InfrastructureError: If an image cannot be read.
         """
         self.pictures = []
         for source in episode.task.private.get("images", ()):
@@ -183,11 +183,7 @@ class ImageTools:
 
 
 def _may_be(width: int, height: int) -> None:
-    """Check that an image of this size may be created.
-
-    Raises:
-        ToolError: It would be too large.
-    """
+    """Raise `ToolError` if an image of this size is too large to create."""
     if max(width, height) > _MOST_SIDE or width * height > _MOST_PIXELS:
         raise ToolError(
             f"the picture would be {width}×{height} pixels, up to {_MOST_SIDE} a side and {_MOST_PIXELS} are possible"
@@ -195,11 +191,11 @@ def _may_be(width: int, height: int) -> None:
 
 
 def load_image(source: str) -> Pictures.Image:
-    """Load an image from a `data:` URL or a file.
+    """Load an image from a `data:` URL or a file, as RGB.
 
     Raises:
-        ValueError: It is not an image, or is too large.
-        OSError: The file cannot be read.
+        ValueError: If it is not an image, or is too large.
+        OSError: If the file cannot be read.
     """
     if source.startswith("data:"):
         try:
@@ -219,7 +215,7 @@ def load_image(source: str) -> Pictures.Image:
 
 
 def as_url(picture: Pictures.Image) -> str:
-    """Encode an image as a `data:` URL with PNG."""
+    """Return an image as a `data:` URL with PNG."""
     file = io.BytesIO()
     picture.save(file, format="PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

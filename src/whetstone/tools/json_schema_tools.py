@@ -1,4 +1,4 @@
-"""Tools defined by a name, a description and a JSON Schema, such as those of a server or a specification."""
+"""Tools from a name, a description and a JSON Schema, as servers and specifications define them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from whetstone.tools.schema import Tool, parse_arguments
 def tool_from_schema(
     spec: ToolSpec, answer: Callable[[dict[str, Any]], Awaitable[Any]], *, keeps_time: bool = False
 ) -> Tool:
-    """Return a tool whose arguments are validated against its JSON Schema.
+    """Create a tool whose arguments are validated against a JSON Schema.
 
     Args:
         spec: Name, description and JSON Schema.
-        answer: Receives the arguments as one object.
-        keeps_time: See `Tool.keeps_time`.
+        answer: Async function that receives the arguments as one object and returns the result.
+        keeps_time: Whether the tool enforces its own time limit.
 
     Raises:
-        RecipeError: The schema is invalid, or refers to something outside of itself.
+        RecipeError: If the schema is invalid, or refers to another document.
     """
     try:
         schema = checked_schema(spec.parameters)
@@ -54,7 +54,7 @@ def _bound(spec: ToolSpec, schema: str, arguments: str) -> dict[str, Any]:
 
 
 def _plain_in(value: Any) -> Any:
-    """Return a schema without control characters in its texts."""
+    """Return a schema with control characters removed from all its texts."""
     if isinstance(value, str):
         return sanitize_text(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Validation of arguments against an untrusted JSON Schema, offline and with a deadline.
+"""Validation of arguments against an untrusted JSON Schema, offline and with a time limit.
 
 The schema of a server can refer to URLs and files, contain regular expressions with unbounded run time, and expand as
 it is applied. Here nothing is fetched, regular expressions have a timeout, and validation ends after half a second.
@@ -37,7 +37,7 @@ _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
 class UndecidedError(Exception):
-    """Validation cannot be completed; the message has the reason."""
+    """Validation could not be completed; the message has the reason."""
 
 
 class _Late(Exception):
@@ -45,10 +45,10 @@ class _Late(Exception):
 
 
 def checked_schema(schema: Mapping[str, Any]) -> str:
-    """Check a schema and return it as text, for `find_schema_errors`.
+    """Check a JSON Schema and return it as text, for `find_schema_errors`.
 
     Raises:
-        ValueError: It is not a schema, is too large, refers to something outside of itself, or may take unbounded time.
+        ValueError: If it is not a schema, is too large, refers to another document, or may take unbounded time.
     """
     if not isinstance(schema, Mapping):
         raise ValueError("it is not a mapping")
@@ -76,15 +76,15 @@ def checked_schema(schema: Mapping[str, Any]) -> str:
 
 
 def find_schema_errors(schema: str, values: Any, *, most: int = 3) -> list[str]:
-    """Return the validation errors of the values, each with its path; empty if they are valid.
+    """Return the validation errors of a value, each with its path; empty if the value is valid.
 
     Args:
-        schema: Result of `checked_schema`.
-        values: Values to validate.
+        schema: Text that `checked_schema` returned.
+        values: Value to validate.
         most: Maximum number of errors.
 
     Raises:
-        UndecidedError: Validation fails, or exceeds the deadline.
+        UndecidedError: If validation fails, or exceeds half a second.
     """
     token = _until.set(time.monotonic() + SECONDS)
     try:
@@ -107,7 +107,7 @@ def _validator(schema: str) -> Any:
 
 @functools.cache
 def _bound_validator(kind: Any) -> Any:
-    """Return the validator class with a deadline for every check."""
+    """Return a validator class that checks the time limit before every keyword."""
     checks = {
         **kind.VALIDATORS,
         "pattern": _pattern,
@@ -176,7 +176,7 @@ def _patterns(key: str, value: Any) -> Iterator[str]:
 
 
 def _size(pattern: str) -> int:
-    """Return the size of a regular expression after its repetitions are expanded, as the engine does at compilation."""
+    """Return the size of a regular expression after its repetitions are expanded, as the engine expands them."""
     open_groups, last = [0], 0
     for token in _TOKEN.finditer(pattern):
         if token[0] == "(":
@@ -194,10 +194,10 @@ def _size(pattern: str) -> int:
 
 
 def _all(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every key with its value, at all levels.
+    """Yield every key of a schema with its value, at all levels.
 
     Raises:
-        ValueError: The value is nested too deeply.
+        ValueError: If the schema is nested too deeply.
     """
     left = [(value, 0)]
     while left:

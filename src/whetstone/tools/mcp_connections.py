@@ -31,16 +31,18 @@ _MOST_TOOLS = 2000
 
 
 class ServerEndedError(InfrastructureError):
-    """A server ended during its start or during a call; the call may have caused it."""
+    """An MCP server ended during its start or during a call; the call may have caused it."""
 
 
 class McpConnection:
-    """An MCP client in a dedicated asyncio task.
+    """Connection to an MCP server: a client of the SDK in a dedicated asyncio task.
+
+    Creating the object starts the connection; `Connections` keeps it.
 
     Args:
-        server: A transport, or a server of the SDK in this process.
-        turn: Semaphore that is held during the start.
-        seconds: Time limit of the start, without the wait for the semaphore.
+        server: Transport to a server, or a server of the SDK in this process.
+        turn: Semaphore that is held during the start, which limits the number of servers that start at a time.
+        seconds: Time limit of the start in seconds, without the wait for the semaphore.
     """
 
     def __init__(self, server: Any, *, turn: asyncio.Semaphore, seconds: float) -> None:
@@ -53,14 +55,14 @@ class McpConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed."""
+        """Whether the connection has ended, for any reason."""
         return self._life.done()
 
     async def list_tools(self) -> list[Any]:
-        """Return all tools, fetched page by page and only once.
+        """Return all tools of the server, fetched page by page; the list is cached.
 
         Raises:
-            InfrastructureError: The server does not start, is gone, or sends an endless list.
+            InfrastructureError: If the server does not start, has ended, or sends an endless list.
         """
         client = await asyncio.shield(self._client)
         if self._tools is None or (self._tools.done() and (self._tools.cancelled() or self._tools.exception())):
@@ -68,19 +70,23 @@ class McpConnection:
         return await asyncio.shield(self._tools)
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Return the server's answer to a call.
+        """Call a tool of the server and return its result in the SDK's format.
+
+        Args:
+            name: Name of the tool at the server.
+            arguments: Validated arguments.
 
         Raises:
-            ServerEndedError: The server ended in the middle of the call.
-            InfrastructureError: The session was lost before the call reached the server, or the server is down. A
-                connection whose session is lost is over.
-            ToolError: The server rejects the call.
+            ServerEndedError: If the server ended during the call.
+            InfrastructureError: If the session was lost before the call reached the server, or the server is down. The
+                connection of a lost session is closed.
+            ToolError: If the server rejects the call.
         """
         client = await asyncio.shield(self._client)
         return await self._request(client.call_tool(name, dict(arguments)))
 
     async def close(self) -> None:
-        """Close the connection and wait until it is closed."""
+        """Close the connection and wait until it is closed; a server process ends with it."""
         self._over.set()
         if not self._client.done():
             self._life.cancel()
@@ -162,7 +168,11 @@ class McpConnection:
         raise cause
 
     async def _answer_plainly(self) -> BoundedResponse:
-        """Return whether the server still lists its tools, as a status of HTTP."""
+        """Return status 200 if the server still lists its tools, for `classify_failure`.
+
+        Raises:
+            httpx2.RequestError: If the server does not.
+        """
         try:
             client = await self._client
             async with asyncio.timeout(self._seconds):
@@ -173,19 +183,22 @@ class McpConnection:
 
 
 class Connections:
-    """Connections of one event loop, by a key that identifies a server and its start options."""
+    """Connections of one event loop, by a key that identifies a server and its start options; see `get_connections`."""
 
     def __init__(self) -> None:
         self.reads_only: dict[str, bool] = {}
-        """By key and requested tools: whether all of them declare that they only read; set by the first listing."""
+        """Whether all requested tools of a server declare that they only read, by key and tools.
+
+        Set by the first listing.
+        """
         self.started = 0
-        """Connections made so far."""
+        """Number of connections made so far."""
         self.found_ready = 0
         """Number of per-episode connections that were prewarmed."""
         self.answered: set[str] = set()
-        """Keys of servers that have listed their tools."""
+        """Keys of servers that have listed their tools at least once."""
         self.failures: dict[str, list[str]] = {}
-        """By key, the errors of the attempts to start a process that has never answered."""
+        """By key, the errors of attempts to start a process that has never responded."""
         self._had: dict[str, int] = {}
         self._open: dict[str, int] = {}
         self._peak: dict[str, int] = {}
@@ -195,21 +208,21 @@ class Connections:
         self._turn = asyncio.Semaphore(os.cpu_count() or 1)
 
     def get_lock(self, key: str) -> asyncio.Lock:
-        """Return the lock of the episode that is the first to start or list a server."""
+        """Return the lock of a key; the first episode that starts or lists a server holds it."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def get_shared(self, key: str, start: Start) -> McpConnection:
-        """Return the shared connection; start it again if it is closed."""
+        """Return the shared connection of a key; start a new one if there is none or it is closed."""
         if key not in self._shared or self._shared[key].is_closed:
             self._shared[key] = self._start(start)
         return self._shared[key]
 
     def set_shared(self, key: str, connection: McpConnection) -> None:
-        """Share this connection among all episodes from now on."""
+        """Share an existing connection among all episodes from now on."""
         self._shared[key] = connection
 
     def take_own(self, key: str, start: Start) -> McpConnection:
-        """Return a connection for one episode, prewarmed if available."""
+        """Return a connection for one episode: a prewarmed one if available, otherwise a new one."""
         self._had[key] = self._had.get(key, 0) + 1
         self._open[key] = self._open.get(key, 0) + 1
         self._peak[key] = max(self._peak.get(key, 0), self._open[key])
@@ -225,9 +238,14 @@ class Connections:
         self._open[key] -= 1
 
     def start_ahead(self, key: str, start: Start, most: int) -> None:
-        """Start a server for the next episode, unless `most` are already waiting.
+        """Start a server for the next episode, unless `most` servers are already waiting.
 
         Nothing is started until there were more episodes in total than at the same time.
+
+        Args:
+            key: Key of the server.
+            start: Function that starts a connection.
+            most: Maximum number of waiting servers.
         """
         if self._had.get(key, 0) <= self._peak.get(key, 0):
             return
@@ -244,12 +262,12 @@ _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Connections] = w
 
 
 def get_connections() -> Connections:
-    """Return the connections of the running event loop."""
+    """Return the MCP connections of the running event loop."""
     return _of_loops.setdefault(asyncio.get_running_loop(), Connections())
 
 
 def is_read_only(tool: Any) -> bool:
-    """Return whether a listed tool declares that it only reads."""
+    """Return whether a tool that an MCP server listed declares that it only reads."""
     return bool(tool.annotations is not None and tool.annotations.read_only_hint)
 
 

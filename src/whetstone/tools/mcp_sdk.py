@@ -30,10 +30,10 @@ _loaded: list[_Sdk] = []
 
 
 def load_sdk() -> _Sdk:
-    """Import the MCP SDK once and return the parts that are used.
+    """Import the MCP SDK once and return the parts that Whetstone uses.
 
     Raises:
-        RecipeError: It is not installed.
+        RecipeError: If the SDK is not installed.
     """
     if not _loaded:
         _loaded.append(_Sdk())

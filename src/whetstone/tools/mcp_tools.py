@@ -1,4 +1,4 @@
-"""MCP servers as tools, with the official SDK; and tools as an MCP server.
+"""MCP servers as tools, and tools as an MCP server, with the official SDK.
 
 Note:
     Episodes must not share a server that keeps state (see `mcp_connections.py`).
@@ -33,24 +33,24 @@ _MAX_ATTEMPTS = 2
 
 
 class Mcp:
-    """The tools of an MCP server.
+    """Tools of an MCP server.
 
     Args:
         command: Command that starts a server on its standard streams, as a list of words or as a shell command line.
-        url: Address of a server; SSE if its path ends with `/sse`, else streamable HTTP.
+        url: Address of a server; SSE if its path ends with `/sse`, otherwise streamable HTTP.
         environment: Environment variables of the command, in addition to a few standard ones.
         connection: `episode`: each episode has its own server, for servers with state; `shared`: all episodes use the
             same one, for servers without state; `auto`: shared if each of its tools declares that it only reads
-            (`readOnlyHint`), else one per episode.
-        prewarm: Maximum number of idle servers, started while other episodes run; 0: none, and each
-            episode waits for its own.
+            (`readOnlyHint`), otherwise one per episode.
+        prewarm: Maximum number of idle servers, started while other episodes run; 0: none, and each episode waits for
+            its own server.
         include: Names of the tools to include; null: all.
         prefix: Prefix of the tool names, to avoid collisions with other tools.
-        timeout_seconds: Time limit for start and connection. It does not include the wait for a free core: at most one
-            server per core starts at a time.
+        timeout_seconds: Time limit for start and connection, in seconds. It does not include the wait for a free core:
+            at most one server per core starts at a time.
 
     Raises:
-        RecipeError: Not exactly one of `command` and `url` is set, the program or the SDK is not installed.
+        RecipeError: If not exactly one of `command` and `url` is set, or the program or the SDK is not installed.
     """
 
     changing = True
@@ -89,11 +89,11 @@ class Mcp:
         self._reconnecting = asyncio.Lock()
 
     async def open(self, episode: Episode) -> None:
-        """Connect and list the tools.
+        """Connect to the server and list its tools.
 
         Raises:
-            InfrastructureError: The server does not respond.
-            RecipeError: It has no tool of a name in `include`.
+            InfrastructureError: If the server does not respond.
+            RecipeError: If the server has no tool of a name in `include`.
         """
         listed = await self._connect()
         missing = set(self.include or ()) - {tool.name for tool in listed}
@@ -102,13 +102,13 @@ class Mcp:
         self._tools = [self._tool(tool) for tool in self._select(listed)]
 
     async def _connect(self) -> list[Any]:
-        """Return the server's tools over a new connection, or the shared one.
+        """Connect, or use the shared connection, and return the server's tools.
 
-        Until the process of a server has answered once, one episode at a time starts it. If it fails to start twice
+        Until the process of a server has responded once, one episode at a time starts it. If it fails to start twice
         before that, it is not started again.
 
         Raises:
-            InfrastructureError: The server does not answer.
+            InfrastructureError: If the server does not respond.
         """
         pool = get_connections()
         if self.url is not None:
@@ -156,7 +156,7 @@ class Mcp:
         return listed
 
     async def close(self) -> None:
-        """Close the connection if it belongs to the episode, and start a server for the next episode."""
+        """Close the connection if it belongs to the episode, and start a server for the next episode in advance."""
         connected, self._connected, self._tools = self._connected, None, []
         if connected is not None and self._own:
             await connected.close()
@@ -171,7 +171,7 @@ class Mcp:
         return [tool for tool in listed if self.include is None or tool.name in self.include]
 
     def tools(self) -> list[Tool]:
-        """Return the tools of the server; none before `open`."""
+        """Return the tools of the server; empty before `open`."""
         return self._tools
 
     def _server(self) -> Any:
@@ -188,11 +188,11 @@ class Mcp:
         return f"the MCP server {self.url or (typed if len(typed) <= 200 else f'{typed[:199]}…')}"
 
     async def _ask(self, name: str, arguments: dict[str, Any]) -> Result:
-        """Return the server's answer to a call; connect again if the server ended in the middle of the call.
+        """Call a tool of the server; if the server ends during the call, connect again before raising.
 
         Raises:
-            ServerEndedError: It did, and answers again.
-            InfrastructureError: It does not answer.
+            ServerEndedError: If the server ended during the call and is connected again.
+            InfrastructureError: If the server does not respond.
         """
         connected = self._connected
         assert connected is not None
@@ -236,7 +236,7 @@ class Mcp:
 
 
 def convert_mcp_result(answer: Any) -> Result:
-    """Convert an MCP result to content: text and images as they are, other parts as a short description."""
+    """Convert the result of an MCP call: text and images unchanged, other parts as a short description."""
     content: list[Text | Image] = []
     for part in answer.content:
         if part.type == "text":
@@ -257,11 +257,16 @@ def convert_mcp_result(answer: Any) -> Result:
 
 
 def create_mcp_server(tools: Sequence[Any], *, name: str = "whetstone") -> tuple[Any, Toolset]:
-    """Return an MCP server with these tools, and its toolset; open the toolset before use and close it afterwards.
+    """Create an MCP server that offers tools.
+
+    The caller must open the toolset before the server runs, and close it afterwards.
 
     Args:
-        tools: Same as for `Toolset`.
+        tools: Tools, as for `Toolset`.
         name: Name of the server.
+
+    Returns:
+        (server of the SDK, toolset that executes the calls).
     """
     types = load_sdk().types
     toolset = Toolset(tools, max_result_characters=100_000, calls=CALLS_ALL)  # permission is the client's affair
@@ -296,7 +301,7 @@ def create_mcp_server(tools: Sequence[Any], *, name: str = "whetstone") -> tuple
 
 
 async def serve_tools(tools: Sequence[Any]) -> None:
-    """Run an MCP server over standard input and output until the client disconnects."""
+    """Run an MCP server with these tools over standard input and output until the client disconnects."""
     server, toolset = create_mcp_server(tools)
     await toolset.open(Task("mcp", ""), seed=0)
     try:

@@ -24,7 +24,7 @@ from whetstone.network import MAX_RESPONSE_BYTES, limit_response_bytes, ssl_cont
 from whetstone.tools.mcp_sdk import load_sdk
 
 UNAVAILABLE = -31_500
-"""Code of a JSON-RPC error for a status of HTTP; outside the range that JSON-RPC reserves."""
+"""JSON-RPC error code for a failed HTTP status; outside of the range that JSON-RPC reserves."""
 _SESSION = "mcp-session-id"
 _NO_SESSION = re.compile(r"session|not initiali[sz]ed", re.IGNORECASE)
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
@@ -33,14 +33,18 @@ _MAX_TEXT_CHARACTERS = 300
 
 
 class HttpTransport:
-    """Messages over HTTP: SSE if the path of the address ends with `/sse`, else streamable HTTP."""
+    """MCP transport over HTTP: SSE if the path of the address ends with `/sse`, otherwise streamable HTTP.
+
+    Args:
+        url: Address of the server.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.lost = ""
-        """Why the server no longer knows this session; empty while it does."""
+        """Reason why the session is lost at the server; empty while it is valid."""
         self.requests = 0
-        """Number of messages sent."""
+        """Number of messages sent so far."""
         self._uses_sse = urlsplit(url).path.rstrip("/").endswith("/sse")
         self._incoming: Any = None
         self._stack = contextlib.AsyncExitStack()
@@ -72,7 +76,7 @@ class HttpTransport:
         return await self._stack.__aexit__(*error)
 
     async def read_failure(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Return the response to a failed request as a JSON-RPC error, and note a session that is gone."""
+        """Convert a failed response to a JSON-RPC error if it is none, and record a lost session in `lost`."""
         text = (await response.aread()).decode(errors="replace")
         status = response.status_code
         message = f"status {status}: {text[:_MAX_TEXT_CHARACTERS]}"
@@ -90,7 +94,7 @@ class HttpTransport:
 
 
 class _Client(httpx2.AsyncClient):
-    """A client that reports failed messages to its transport."""
+    """HTTP client that reports failed messages to its transport."""
 
     def __init__(self, owner: HttpTransport, timeout: Any, hooks: Mapping[str, list[Any]] | None = None) -> None:
         headers = {"Accept-Encoding": "identity"}
@@ -98,7 +102,7 @@ class _Client(httpx2.AsyncClient):
         self._owner = owner
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request; see `httpx2.AsyncClient`."""
+        """Send a request, count messages, and pass failed responses to the transport."""
         if request.method != "POST":
             return await super().send(request, **options)
         self._owner.requests += 1
@@ -111,10 +115,12 @@ class _Client(httpx2.AsyncClient):
 
 
 class ProcessTransport:
-    """Messages over the standard streams of a process that is started here.
+    """MCP transport over the standard streams of a server process that it starts.
 
     Args:
-        is_quiet: Keep the standard error of the process instead of writing it to ours.
+        command: Command of the server, as a list of words.
+        environment: Environment variables of the command.
+        is_quiet: Whether to keep the standard error of the process instead of writing it to that of this process.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, is_quiet: bool = False) -> None:
@@ -133,7 +139,7 @@ class ProcessTransport:
 
     @property
     def last_error(self) -> str:
-        """The last line of the standard error that was kept."""
+        """Last line that the process wrote to its standard error, if it was kept; otherwise empty."""
         if self._errors is None:
             return ""
         self._errors.seek(0)
@@ -142,7 +148,7 @@ class ProcessTransport:
 
 
 def _standard_error() -> TextIO:
-    """Return our standard error if a process can write to it; a notebook's has no descriptor."""
+    """Return the standard error of this process if a child can write to it; a notebook's has no descriptor."""
     try:
         sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Models as tools: each of a recipe's `models` can be called, at its price.
+"""Language models as tools: each of a recipe's `models` can be called, at its price.
 
 Note:
     The price of a call is due whatever the model answers; a wrong answer is not refunded.
@@ -20,32 +20,38 @@ from whetstone.tools.schema import Tool
 from whetstone.tools.thread_runner import call_user_function
 
 ModelResponse = Message | str
-"""Response of a model; a text is a message without tool calls."""
+"""Response of a model; a text counts as an assistant message without tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenModel:
-    """A model that is called and never trained."""
+    """Language model that components call and that is never trained, such as an entry of a recipe's `models`."""
 
     name: str
+    """Name of the model in the recipe."""
     respond: Callable[[Sequence[Message], Sequence[ToolSpec], int], Awaitable[ModelResponse] | ModelResponse]
-    """Function (conversation, available tools, seed) → next message of the model."""
+    """Function (conversation, available tools, seed) → next message of the model; sync or async."""
     price: float = 0.0
     """Price of one call."""
     seconds: float | None = None
-    """Latency that is reported to the policy, in seconds; None: not reported."""
+    """Latency in seconds, as stated in the tool's description for the policy; None: not stated."""
     skill: str = ""
-    """Strengths of the model, as reported to the policy."""
+    """Strengths of the model, in the tool's description."""
     replayable: bool = True
     """Whether the same request returns the same response again."""
 
     async def answer(
         self, conversation: Sequence[Message], *, tools: Sequence[ToolSpec] = (), seed: int = 0
     ) -> Message:
-        """Return the next message of the model.
+        """Return the next message of the model in a conversation.
+
+        Args:
+            conversation: Messages so far.
+            tools: Tools that the model may call.
+            seed: Seed of the sampling.
 
         Raises:
-            InfrastructureError: The model cannot be reached.
+            InfrastructureError: If the model cannot be reached.
         """
         response = await call_user_function(self.respond, conversation, tools, seed)
         return assistant(response) if isinstance(response, str) else response
@@ -59,10 +65,10 @@ class FrozenModel:
 
 
 def find_model(models: Mapping[str, FrozenModel] | None, name: str) -> FrozenModel:
-    """Return the model of a recipe with this name.
+    """Return the model with this name among the models of a recipe.
 
     Raises:
-        RecipeError: There is no model of this name.
+        RecipeError: If there is no model of this name.
     """
     if name not in (models or {}):
         known = ", ".join(models or {}) or "none; add them under `models:`"
@@ -71,15 +77,15 @@ def find_model(models: Mapping[str, FrozenModel] | None, name: str) -> FrozenMod
 
 
 class Models:
-    """Each of the recipe's `models` as a tool, `ask_NAME`.
+    """Tools `ask_NAME`, one for each of the recipe's `models`.
 
     Args:
         models: Models by name; filled in from the recipe.
         include: Names of the models to include; empty: all.
-        question: Source of the request: the `policy`, as an argument of the call; or the `task`, with its prompt.
+        question: Source of the request: `policy`, an argument of the call; or `task`, the prompt of the task.
 
     Raises:
-        RecipeError: There is no model, or none of a name.
+        RecipeError: If the recipe has no models, or none of a name in `include`.
     """
 
     effects = "read"
@@ -101,7 +107,7 @@ class Models:
         self._asked = 0
 
     def open(self, episode: Episode) -> None:
-        """Start an episode."""
+        """Store the episode, and restart the numbering of its calls."""
         self._episode, self._asked = episode, 0
 
     def tools(self) -> list[Tool]:
@@ -117,7 +123,7 @@ class Models:
         ]
 
     def charge(self, name: str) -> tuple[str, float]:
-        """See `HasCost`: no call is refused."""
+        """Return the price of a call of a model; no call is refused. See `HasCost`."""
         return "", self._prices.get(name, 0.0)
 
     async def _answer(self, model: FrozenModel, arguments: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Notes that an agent writes for itself; they survive folding and summaries of the conversation."""
+"""Notes that an agent writes during an episode; they survive folding and summaries of the conversation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whetstone.tools.protocol import Episode
 
 
 class Notes:
-    """A notebook per episode: `write_note`, `read_notes`, `delete_note`.
+    """Notebook of an episode: tools `write_note`, `read_notes`, `delete_note`.
 
     Args:
         max_notes: Maximum number of notes.
@@ -24,7 +24,7 @@ class Notes:
         self._next = 1
 
     def open(self, episode: Episode) -> None:
-        """Start the episode with an empty notebook."""
+        """Start an episode with an empty notebook."""
         self.notes, self._next = {}, 1
 
     async def write_note(self, text: str) -> str:

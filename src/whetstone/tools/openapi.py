@@ -1,4 +1,4 @@
-"""OpenAPI 3 specification of a web service as tools, one per operation.
+"""Operations of an OpenAPI 3 specification as tools, one tool per operation.
 
 Note:
     For the model, the parameters of path, query, header, cookie and body are one flat object; the specification
@@ -41,35 +41,37 @@ _PARAMETERS = ("path", "query", "header", "cookie")
 
 @dataclass(frozen=True, slots=True)
 class ApiOperation:
-    """An operation, and where each argument is sent."""
+    """Operation of an OpenAPI specification, with the place in the request for each argument."""
 
     spec: ToolSpec
+    """Declaration of the operation as a tool."""
     method: str
+    """HTTP method in upper case."""
     path: str
+    """Path below the service's address, with parameters as `{name}`."""
     places: Mapping[str, str]
-    """Location by argument: `path`, `query`, `header`, `cookie`, `body` for a field, `file` for a field that is a file,
-    `whole` for the whole body."""
+    """Place by argument: `path`, `query`, `header`, `cookie`, `body` or `file` (a field), `whole` (the whole body)."""
     media: str = "application/json"
-    """Media type of the body."""
+    """Media type of the request body."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """By argument: the name in the request, if another argument has that name."""
+    """Name in the request by argument, for arguments that were renamed because another one has that name."""
 
 
 class OpenApi:
-    """The operations of a specification as tools.
+    """Operations of an OpenAPI 3 specification as tools.
 
     Args:
-        file: The specification, JSON or YAML.
+        file: Path of the specification, JSON or YAML.
         url: Address of the service; null: the specification's first server, which must have a public address.
         include: Names of the operations to include; null: all.
         headers: Headers of each request, such as credentials; the model does not see them.
-        timeout_seconds: Time limit of a request.
+        timeout_seconds: Time limit of a request, in seconds.
 
     A request that fails (connection, timeout, status 429 and 5xx) is sent again. After the last attempt, it is the
-    model's failure if the service's address still answers with a status below 500, except for 429.
+    model's failure if the service's address still responds with a status below 500, except for 429.
 
     Raises:
-        RecipeError: The file cannot be read, has no operation of a name in `include`, or there is no address.
+        RecipeError: If the file cannot be read, has no operation of a name in `include`, or there is no address.
     """
 
     replayable = False
@@ -112,7 +114,7 @@ class OpenApi:
         return httpx2.AsyncClient(timeout=self.timeout_seconds, transport=transport, trust_env=False)
 
     def _blame(self, failure: str) -> Callable[[], Awaitable[ToolError | InfrastructureError]]:
-        """Return the function that attributes a failure by a plain request to the service's address."""
+        """Return the function that attributes a failure, by a plain request to the service's address."""
 
         async def ask_plainly() -> BoundedResponse:
             async with self._client() as client:
@@ -175,7 +177,11 @@ class OpenApi:
 
 
 def list_operations(document: Mapping[str, Any]) -> list[ApiOperation]:
-    """Return all operations, named by `operationId`, or by method and path."""
+    """Return all operations of a specification, named by `operationId`, otherwise by method and path.
+
+    Raises:
+        RecipeError: If a part of the specification is not valid OpenAPI 3.
+    """
     operations = []
     for path, item in _mapping(document.get("paths") or {}).items():
         if not str(path).startswith("/"):  # it would be another host's: `https://shop.org` `@evil.net/`
@@ -244,7 +250,10 @@ def _operation(references: _References, path: str, method: str, item: Mapping[st
 
 
 def _media(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
-    """Return (media type of a body, its declaration): JSON if accepted, else a form, multipart, or text."""
+    """Return (media type, declaration) of a request body.
+
+    JSON is preferred, then a form or multipart, then the first declared type.
+    """
     for media, declared in content.items():
         plain = media.partition(";")[0].strip().lower()
         if plain == _JSON or plain.endswith("+json"):
@@ -257,7 +266,10 @@ def _media(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
 
 
 def _fields(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return (fields of an object, names of required fields), `allOf` included; both are empty for other types."""
+    """Return (fields, names of required fields) of an object schema, `allOf` included.
+
+    Both are empty for other types.
+    """
     if schema.get("type", "object") != "object":
         return {}, []
     fields, needed = dict(schema.get("properties", {})), list(schema.get("required", []))
@@ -276,7 +288,7 @@ def _is_file(schema: Mapping[str, Any]) -> bool:
 
 
 def _format_body(operation: ApiOperation, whole_body: Any, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body as keyword arguments of the HTTP client."""
+    """Return the request body as keyword arguments of the HTTP client."""
     if whole_body is None and not body:
         return {}
     if isinstance(whole_body, Mapping) and operation.media in (_FORM, _PARTS):
@@ -303,20 +315,22 @@ def _about(parameter: Mapping[str, Any]) -> dict[str, str]:
 
 
 class _References:
-    """Resolver of `$ref` in a specification.
+    """Resolver of `$ref` in a specification, with a limit on the size of the expansion.
 
     Args:
-        document: The whole specification.
+        document: Specification with the targets of all references.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.document, self.left = document, _MOST_VALUES
 
     def resolved(self, value: Any, depth: int = 0) -> Any:
-        """Return a value without references; a recursive schema ends as one that accepts anything.
+        """Return a value with all references replaced by their targets.
+
+        A recursive schema ends with one that accepts anything.
 
         Raises:
-            RecipeError: A reference has no target, or the expansion is too large.
+            RecipeError: If a reference has no target, or the expansion is too large.
         """
         self.left -= 1
         if self.left < 0:
@@ -342,7 +356,7 @@ class _References:
 
 
 def _as_now(schema: dict[str, Any]) -> dict[str, Any]:
-    """Convert a schema of OpenAPI 3.0 to current JSON Schema: numeric exclusive bounds, and null as a type."""
+    """Return a schema of OpenAPI 3.0 as current JSON Schema: numeric exclusive bounds, and null as a type."""
     for name, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if schema.get(name) is True and bound in schema:
             schema[name] = schema.pop(bound)
@@ -354,7 +368,7 @@ def _as_now(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as a query parameter."""
+    """Return a value in the form of a query parameter: `true`, `false`, and objects as JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value) if isinstance(value, dict) else value

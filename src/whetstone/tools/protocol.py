@@ -1,4 +1,4 @@
-"""Interfaces of tools: results, the state of an episode, and optional protocols of tool classes.
+"""Protocols of tools: results, the state of an episode, and optional methods of tool classes.
 
 A tool is a typed function. Tools with state are the public methods of a class, with a new object for each episode:
 
@@ -30,20 +30,23 @@ Outcome = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a call. A tool returns one if its content or outcome is not that of a plain value."""
+    """Result of a tool call. A tool returns it if a plain value cannot express its content or outcome."""
 
     content: tuple[Text | Image, ...]
+    """Text and images that the model reads."""
     outcome: Outcome = "ok"
+    """Outcome of the call, such as `ok` or `tool_error`; stored with the trajectory."""
     place: str = ""
     """File, line and function of the user's code that raised, for people; the model does not read it."""
     failure: InfrastructureError | None = None
-    """Failure of the infrastructure, which ends the episode whatever was called."""
+    """Failure of the infrastructure, which ends the episode; None in most cases."""
 
 
 class ToolUnavailable(InfrastructureError):
-    """The backend of a tool failed in every attempt.
+    """Failure of a tool's backend in every attempt; it ends the episode.
 
     Args:
+        message: Description of the failure.
         calls: Records of all calls of the turn.
     """
 
@@ -54,12 +57,14 @@ class ToolUnavailable(InfrastructureError):
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """State that the tools of one episode receive and share."""
+    """State of one episode that all its tools receive in `open` and share."""
 
     task: Task
+    """Task of the episode."""
     seed: int
+    """Seed for all randomness of the tools."""
     shared: dict[str, Any] = field(default_factory=dict)
-    """Objects that one tool creates and others use, by name, such as the folder of a sandbox."""
+    """Objects by name that one tool creates and others use, such as the session of a sandbox."""
 
 
 # ------------------------------------------------ optional protocols, also of simulated users and environments
@@ -67,30 +72,35 @@ class Episode:
 
 @runtime_checkable
 class OffersTools(Protocol):
-    """A class whose tools are not its public methods."""
+    """Tool class whose tools are not its public methods, such as the tools of a server."""
 
     def tools(self) -> Iterable[Any]:
-        """Return typed functions; called after construction, after `open`, and after each call if `changing` is
-        true."""
+        """Return the tools as typed functions or `Tool` objects.
+
+        Called after construction, after `open`, and after each call if `changing` is true.
+        """
         ...
 
 
 @runtime_checkable
 class HasOpen(Protocol):
-    """A class that prepares something before the first call."""
+    """Tool class that prepares something before the first call of an episode."""
 
     def open(self, episode: Episode) -> Awaitable[None] | None:
         """Start an episode; sync or async, called once before the first call.
 
+        Args:
+            episode: State of the episode, shared with all its tools.
+
         Raises:
-            InfrastructureError: A resource that the tool requires is not available.
+            InfrastructureError: If a resource that the tool requires is not available.
         """
         ...
 
 
 @runtime_checkable
 class HasClose(Protocol):
-    """A class that holds resources."""
+    """Tool class that holds resources, such as a connection or a process."""
 
     def close(self) -> Awaitable[None] | None:
         """Release the resources; sync or async, called once after the last use, also after failures."""
@@ -99,10 +109,10 @@ class HasClose(Protocol):
 
 @runtime_checkable
 class GivesVerdict(Protocol):
-    """A class that judges the outcome of an episode."""
+    """Tool class that judges the outcome of an episode."""
 
     def verdict(self) -> Awaitable[Mapping[str, Any]] | Mapping[str, Any]:
-        """Return a mapping with `success`, `score` and other counts; sync or async.
+        """Return the verdict on the episode: a mapping with `success`, `score` and other counts; sync or async.
 
         Called once after the last turn, whatever ended the episode. The mapping is stored with the trajectory.
         """
@@ -111,39 +121,50 @@ class GivesVerdict(Protocol):
 
 @runtime_checkable
 class HasCost(Protocol):
-    """A class that sets prices of calls."""
+    """Tool class that sets the prices of calls, such as a budget."""
 
     def charge(self, name: str) -> tuple[str, float]:
-        """Return (reason for a refusal, empty if none; cost); called before each call of any tool."""
+        """Charge a call; called before each call of any tool.
+
+        Args:
+            name: Name of the called tool.
+
+        Returns:
+            (reason to refuse the call, empty to allow it; cost of the call).
+        """
         ...
 
 
 @runtime_checkable
 class Priced(Protocol):
-    """A class with prices by tool name; each named tool must exist."""
+    """Tool class with a price list."""
 
     prices: Mapping[str, float]
+    """Price of a call by tool name; a tool of each name must exist."""
 
 
 @runtime_checkable
 class DynamicTools(Protocol):
-    """A class whose set of tools can change."""
+    """Tool class whose set of tools can change."""
 
     changing: bool
-    """Whether the result of `tools()` can change: if true, it is called again after each call."""
+    """Whether the result of `tools()` can change; if true, it is called again after each call."""
 
 
 @runtime_checkable
 class SharedOptions(Protocol):
-    """A class that shares something with other tools."""
+    """Tool class that shares an object with other tool classes, such as a sandbox."""
 
     must_agree: Mapping[str, Any]
-    """Options by name that must be equal in all classes that share the object."""
+    """Values of options by name that must be equal in all classes that share the object."""
 
 
 @runtime_checkable
 class Replayable(Protocol):
-    """A component that declares whether its state can be reproduced; without a declaration, it can."""
+    """Component that declares whether its state can be reproduced.
+
+    A component without a declaration can be replayed.
+    """
 
     replayable: bool
     """Whether the same calls or actions lead to the same state."""
@@ -151,33 +172,35 @@ class Replayable(Protocol):
 
 @runtime_checkable
 class Stateless(Protocol):
-    """A component that declares whether it has state; without a declaration, it has."""
+    """Component that declares whether it has state; a component without a declaration has state."""
 
     stateless: bool
-    """Whether a response depends only on its call or action. An interrupted episode then resumes after its recorded
-    turns without a replay."""
+    """Whether a response depends only on its call or action.
+
+    An interrupted episode of stateless components resumes after its recorded turns without a replay.
+    """
 
 
 @runtime_checkable
 class HasSemantics(Protocol):
-    """A class with behavior that a policy adapts to in training."""
+    """Tool class with behavior that a policy adapts to in training."""
 
     declared: Mapping[str, str]
-    """Behavior by name, such as how long variables persist."""
+    """Behavior by name, such as whether variables persist between calls; recorded with every trajectory."""
 
 
 @runtime_checkable
 class ListsEveryTool(Protocol):
-    """An object whose available tools change during an episode, and that can list all of them."""
+    """Tool class whose available tools change during an episode, and that can list all of them in advance."""
 
     def every_tool(self) -> Iterable[Any]:
-        """Return all tools that can become available."""
+        """Return all tools that can become available during an episode."""
         ...
 
 
 @runtime_checkable
 class DeclaresProvenance(Protocol):
-    """Tools, an environment or an actor whose episodes are not `sampled`: an expert, or a model of the world."""
+    """Component whose episodes are not `sampled`, such as an expert or a model that simulates tools."""
 
     provenance: Provenance
     """Provenance of the episodes, such as `imagined` if a model predicts results."""
@@ -187,26 +210,29 @@ OPTIONAL = (
     OffersTools, HasOpen, HasClose, GivesVerdict, HasCost, Priced, DynamicTools, SharedOptions, Replayable, Stateless,
     HasSemantics, DeclaresEffects, ListsEveryTool, DeclaresProvenance,
 )  # fmt: skip
-"""Optional protocols of a tool class."""
+"""Optional protocols that a tool class can implement."""
 LIFETIME = protocol_members(OffersTools, HasOpen, HasClose, GivesVerdict, HasCost, ListsEveryTool)
-"""Public methods of a tool class that are not tools."""
+"""Names of public methods of a tool class that are not tools."""
 
 
 def replayable(part: object) -> bool:
-    """Return whether the same calls or actions lead to the same state."""
+    """Return whether the same calls or actions lead a component to the same state; True without a declaration."""
     return not implements_protocol(part, Replayable) or part.replayable
 
 
 def stateless(part: object) -> bool:
-    """Return whether a response depends only on its call or action."""
+    """Return whether a response of a component depends only on its call or action; False without a declaration."""
     return implements_protocol(part, Stateless) and part.stateless
 
 
 def find_provenance(*parts: object) -> Provenance:
-    """Return the first provenance other than `sampled` that one of the parts of an episode declares.
+    """Return the first provenance other than `sampled` that a component declares; `sampled` if none does.
+
+    Args:
+        parts: Components of an episode.
 
     Raises:
-        ValueError: A part declares a value that is not a provenance.
+        ValueError: If a component declares a value that is not a provenance.
     """
     declared = (Provenance(part.provenance) for part in parts if implements_protocol(part, DeclaresProvenance))
     return next((each for each in declared if each is not Provenance.SAMPLED), Provenance.SAMPLED)

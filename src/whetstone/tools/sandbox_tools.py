@@ -1,9 +1,9 @@
-"""Sandbox tools: Python, a shell and files. Tools in the same recipe share the folder of the episode.
+"""Sandbox tools: Python, a shell and files. Tools in the same recipe share the session of the episode.
 
 Note:
     Models learn whether variables persist between calls. A model trained with persistence accesses missing names
-    without it; a model trained without it defines everything again. The setting is therefore in the tool's
-    description and in the recipe, and is recorded with every trajectory (`declared`).
+    without it; a model trained without it defines everything again. The setting is therefore in the tool's description
+    and in the recipe, and is recorded with every trajectory (`declared`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEPT = {
 
 
 class _InSandbox:
-    """Base of tools that share the session of an episode; the tool that is opened first creates it."""
+    """Base class of tools that share the sandbox session of an episode; the tool that is opened first creates it."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class _InSandbox:
             sandbox, tuple(preload), tuple(container)
         )  # reports an error before anything starts
         self.effects = None if container or sandbox == Isolation.UNSAFE else "read"
-        """Effect of the code; unknown with a custom container or without isolation."""
+        """Effect of the code: `read` inside the sandbox; unknown with a custom container or without isolation."""
         self._limits, self._persistence, self._files = limits or Limits(), persistence, files or {}
         self.must_agree = {
             "sandbox": sandbox,
@@ -65,7 +65,7 @@ class _InSandbox:
         self._session: Session | None = None
 
     async def open(self, episode: Episode) -> None:
-        """Start with a clean interpreter and the configured files."""
+        """Join or create the session of the episode, and add the configured files and those of the task."""
         session: Session | None = episode.shared.get("session")
         if session is None:
             persistent = self._persistence == "persistent"
@@ -76,7 +76,7 @@ class _InSandbox:
         self._session = session
 
     async def close(self) -> None:
-        """Close the session."""
+        """Close the session of the episode."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -89,12 +89,13 @@ class _InSandbox:
 
 
 class Python(_InSandbox):
-    """A Python interpreter in a sandbox: one tool, `python`.
+    """Python interpreter in a sandbox: one tool, `python`.
 
     Args:
         persistence: `persistent`: variables and files live for the episode. `reset`: each call has a new interpreter
             and an empty folder.
-        sandbox: `auto`: the strongest isolation available here; or one by name. `unsafe` must be set explicitly.
+        sandbox: `auto`: the strongest isolation available here; or the name of a layer. `unsafe` must be set
+            explicitly.
         container: Command that starts a container, up to and including its Python, with the placeholders `{guest}` and
             `{sockets}` for folders that are mounted at `/sandbox` and `/run/whetstone`.
         limits: Resource limits of a call; see `Limits`.
@@ -132,7 +133,7 @@ class Python(_InSandbox):
 
 
 class Shell(_InSandbox):
-    """A shell in a sandbox: one tool, `shell`. It shares its folder with `python` and `files` in the same recipe.
+    """Shell in a sandbox: one tool, `shell`. It shares its folder with `python` and `files` in the same recipe.
 
     Args:
         persistence: Same as for `Python`; both must be equal.
@@ -237,13 +238,13 @@ class Files(_InSandbox):
 
 
 def _add_note(method: Callable[..., Any], note: str) -> Tool:
-    """Return the tool with a note on persistence in its description; the sandbox enforces its time limit."""
+    """Return a tool whose description ends with a note on persistence; the sandbox enforces its time limit."""
     tool = tool_from_function(method)
     return replace(tool, spec=replace(tool.spec, description=f"{tool.spec.description}\n{note}"), keeps_time=True)
 
 
 def shown_outcome(outcome: Outcome) -> Result:
-    """Format the outcome of a call for the model: output, then value or error, then images."""
+    """Return the outcome of a call as the model reads it: output, then value or error, then images."""
     pieces = [outcome.output.rstrip("\n")] if outcome.output else []
     if outcome.value is not None:
         pieces.append(outcome.value)

@@ -18,9 +18,9 @@ _UNSEEN = re.compile(
 
 
 def sanitize_text(text: str) -> str:
-    """Return the text with each control character and each character that cannot be encoded replaced by `�`.
+    """Replace control characters and characters that cannot be encoded by `�`, in the output of a tool.
 
-    Line breaks of all kinds are unified, tabs are kept, and terminal escape sequences are removed.
+    Line breaks of all kinds become line feeds, tabs are kept, and terminal escape sequences are removed.
     """
     text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return _UNSEEN.sub("\ufffd", text)

@@ -1,4 +1,4 @@
-"""Tools from typed functions: the signature is the schema, the docstring is the description.
+"""Tools from typed Python functions: the signature becomes the JSON Schema, the docstring the description.
 
 Arguments are validated strictly: `"12"` for an `int` is an error that the model reads, not a value to convert. As in
 JSON Schema, 3.0 is an integer.
@@ -37,25 +37,32 @@ from whetstone.tools.side_effects import Effect, declared_effect
 
 _MOST_PROBLEMS = 5
 _EXTRA = "**"
-"""The field of keyword arguments that the signature does not name."""
+"""Alias of the field for keyword arguments that the signature does not name."""
 _UNPACK = (typing.Unpack, typing_extensions.Unpack)
 _LISTS = (collections.abc.Iterable, collections.abc.Collection, collections.abc.Container, collections.abc.Reversible)
 _UNREADABLE = (type, collections.abc.Generator, typing.Self, typing_extensions.Self)
 _ABSENT = object()
-"""The default of an optional key of `**options: Unpack[…]`: the argument is not passed."""
+"""Default of an optional key of `**options: Unpack[…]`: the argument is not passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model can call."""
+    """Tool that a model can call: its declaration, its function, and the validation of arguments.
+
+    `tool_from_function` and `tool_from_schema` create tools; `Toolset` executes them.
+    """
 
     spec: ToolSpec
+    """Declaration of the tool that the model reads."""
     function: Callable[..., Any]
-    """Function that receives every argument by keyword."""
+    """Function of the tool, sync or async; receives every argument by keyword."""
     bind: Callable[[str], dict[str, Any]]
-    """Parses and validates the JSON arguments; raises a ToolError that names the argument and the problem."""
+    """Function from the JSON text of the arguments to validated arguments.
+
+    It raises a `ToolError` that names the argument and the problem.
+    """
     keeps_time: bool = False
-    """Whether the tool enforces its own time limit; then the toolset does not."""
+    """Whether the tool enforces its own time limit; otherwise the toolset enforces one."""
     binds_slowly: bool = False
     """Whether validating arguments may take long enough to require a thread."""
     effects: Effect | None = None
@@ -67,17 +74,18 @@ class Tool:
 
 
 def tool_from_function(function: Callable[..., Any], name: str | None = None) -> Tool:
-    """Return the tool of a typed function, method, partial or callable object.
+    """Create a tool from a typed function, method, partial or callable object.
 
     Descriptions of parameters are taken from `pydantic.Field`, then from the docstring, then from a text in
     `Annotated`. Defaults, bounds and aliases of `Field` apply, also as the default of a parameter. `**options` accepts
     arguments of any other name. The arguments that a `functools.partial` sets by keyword are hidden from the model.
 
     Args:
-        name: Name of the tool; null: the name of the function.
+        function: Function, sync or async, with a type for each parameter.
+        name: Name of the tool; None: the name of the function.
 
     Raises:
-        RecipeError: A parameter has no type, or a type that JSON cannot express.
+        RecipeError: If a parameter has no type, or a type that JSON cannot express.
     """
     is_method = inspect.ismethod(function)  # all objects of a class share one schema
     described = function.__func__ if is_method else function  # type: ignore[attr-defined]
@@ -91,10 +99,14 @@ def tool_from_function(function: Callable[..., Any], name: str | None = None) ->
 
 
 def parse_arguments(tool: str, arguments: str) -> dict[str, Any]:
-    """Return the arguments of a call in the normal form that every tool reads: whole numbers are integers.
+    """Parse the JSON text of a call's arguments into a dictionary; whole numbers become integers.
+
+    Args:
+        tool: Name of the tool, for errors.
+        arguments: Text of the arguments, as the model wrote it.
 
     Raises:
-        ToolError: The text is not a JSON object, or contains a number that JSON cannot express.
+        ToolError: If the text is not a JSON object, or contains a number that JSON cannot express.
     """
     try:
         values = with_integers(pydantic_core.from_json(arguments, allow_inf_nan=False))
@@ -106,10 +118,10 @@ def parse_arguments(tool: str, arguments: str) -> dict[str, Any]:
 
 
 def with_integers(value: Any) -> Any:
-    """Return a value of JSON with every whole number as an integer: 3.0 and 3 are the same number.
+    """Return a JSON value in which every whole number is an integer: 3.0 and 3 are the same number.
 
     Raises:
-        ValueError: A number is infinite, such as 1e999.
+        ValueError: If a number is not finite, such as 1e999.
     """
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -122,18 +134,20 @@ def with_integers(value: Any) -> Any:
 
 @dataclass(slots=True)
 class _Signature:
-    """Mapping from the arguments of a call to those of a function."""
+    """Map from the arguments of a call to those of the function."""
 
     model: type[BaseModel]
+    """Pydantic model that validates the arguments."""
     names: dict[str, str] = field(default_factory=dict)
-    """Field of the model → name of the parameter."""
+    """Name of the function's parameter by field of the model."""
     aliases: set[str] = field(default_factory=set)
     """Names of the arguments in JSON."""
     positional: tuple[str, ...] = ()
-    """Parameters that are passed by position."""
+    """Names of the parameters that are passed by position."""
     variadic: str = ""
-    """The parameter `*args`."""
+    """Name of the parameter `*args`; empty if there is none."""
     accepts_extra: bool = False
+    """Whether the function has a parameter `**kwargs`, which accepts arguments of any name."""
 
 
 @functools.lru_cache(maxsize=1024)  # every episode has a new toolset; a schema costs two milliseconds
@@ -194,7 +208,7 @@ def _create_model(fields: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
 
 @contextlib.contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """Name the parameter in whatever the type of a parameter raises."""
+    """Context manager that adds the name of the parameter to exceptions that its type raises."""
     try:
         yield
     except Exception as error:
@@ -214,12 +228,16 @@ def _create_schema(signature: _Signature) -> dict[str, Any]:
 
 
 class _Schema(GenerateJsonSchema):
-    """JSON Schema with every default that JSON can express, in the same order in every process."""
+    """JSON Schema generator that keeps every default that JSON can express, in the same order in every process."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
     def encode_default(self, dft: Any) -> Any:
-        """Return a default as JSON."""
+        """Return a default value as JSON.
+
+        Raises:
+            PydanticSerializationError: If JSON cannot express it; the schema then has no default.
+        """
         try:
             encoded = super().encode_default(json.loads(to_json(dft)) if isinstance(dft, Set) else dft)
             json.dumps(encoded, allow_nan=False)
@@ -229,7 +247,11 @@ class _Schema(GenerateJsonSchema):
 
 
 def _list_parameters(function: Callable[..., Any], is_method: bool, where: str) -> list[inspect.Parameter]:
-    """Return the parameters that a model can pass: neither `self` nor the keywords of a partial."""
+    """Return the parameters that a model can pass, without `self` and without keywords of a partial.
+
+    Raises:
+        RecipeError: If the signature cannot be read.
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError) as error:
@@ -241,7 +263,7 @@ def _list_parameters(function: Callable[..., Any], is_method: bool, where: str) 
 
 
 def _read_docstrings(function: Any, inner: Any, called: Any) -> tuple[str, dict[str, str]]:
-    """Return the description of a function, and of each parameter by name."""
+    """Return the description of a function, and that of each parameter by name, from its docstrings."""
     texts = [inspect.getdoc(one) for one in (inner, called)]
     if function is not inner and function.__doc__ != functools.partial.__doc__:
         texts.insert(0, function.__doc__)
@@ -252,10 +274,15 @@ def _read_docstrings(function: Any, inner: Any, called: Any) -> tuple[str, dict[
 
 
 def _resolve_type(annotation: Any, called: Any, where: str) -> Any:
-    """Return the type that an annotation names; forward references are looked up in the function's module and closure.
+    """Return the type of an annotation; forward references are looked up in the function's module and closure.
+
+    Args:
+        annotation: Annotation of a parameter.
+        called: Function that is called.
+        where: Name of the parameter, for errors.
 
     Raises:
-        RecipeError: A name in the annotation is not defined.
+        RecipeError: If a name in the annotation is not defined.
     """
     plain = inspect.unwrap(called)
     scope = dict(getattr(plain, "__globals__", {}))
@@ -282,13 +309,13 @@ def _read_cell(cell: Any) -> Any:
 
 
 def _readable(hint: Any) -> Any:
-    """Return a type of the same values that pydantic validates completely.
+    """Return a type with the same values that pydantic validates completely.
 
     An `Iterable` becomes a list, because pydantic validates an iterable while the function consumes it. Before Python
     3.12, pydantic reads only the `TypedDict` of `typing_extensions`.
 
     Raises:
-        TypeError: JSON has no values of the type.
+        TypeError: If JSON has no values of the type.
     """
     if sys.version_info < (3, 12) and typing.is_typeddict(hint) and type(hint).__module__ == "typing":
         keys = {key: _of_key(inner) for key, inner in get_type_hints(hint, include_extras=True).items()}
@@ -320,7 +347,11 @@ def _of_key(hint: Any) -> Any:
 
 
 def _list_keys(hint: Any, where: str) -> dict[str, tuple[Any, Any]]:
-    """Return the keys of `**options: Unpack[Options]` as parameters."""
+    """Return (type, default) by key for the parameter `**options: Unpack[Options]`.
+
+    Raises:
+        RecipeError: If the type is not a `TypedDict`.
+    """
     if not typing_extensions.is_typeddict(hint):
         raise RecipeError(f"{where}: Unpack takes a TypedDict, got {hint}")
     hints = get_type_hints(hint, include_extras=True)
@@ -331,7 +362,7 @@ def _list_keys(hint: Any, where: str) -> dict[str, tuple[Any, Any]]:
 
 
 def _create_field(name: str, hint: Any, default: Any, documented: str | None, alias: str | None) -> tuple[Any, Any]:
-    """Return a parameter as a field of the model: its type and its default, alias and description."""
+    """Return (type, pydantic field) for a parameter, with its default, alias and description."""
     if isinstance(default, FieldInfo):
         hint, default = Annotated[hint, default], inspect.Parameter.empty
     info = FieldInfo.from_annotation(hint)
@@ -351,7 +382,7 @@ def _create_field(name: str, hint: Any, default: Any, documented: str | None, al
 def _call_by_position(
     function: Callable[..., Any], positional: tuple[str, ...], variadic: str, /, **arguments: Any
 ) -> Any:
-    """Call a function with some of its arguments by position."""
+    """Call a function and pass some of its arguments by position."""
     values = [arguments.pop(name) for name in positional]
     if variadic:
         values += arguments.pop(variadic)

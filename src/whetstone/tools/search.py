@@ -1,4 +1,4 @@
-"""Search in a custom corpus: `search` finds passages, `open` shows one with its neighbors."""
+"""Search tools: `search` and `open` in a custom corpus, and `search` by a retrieval server."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Search:
     """Search in a folder of documents: two tools, `search` and `open`. The index is built once and cached.
 
     Args:
-        corpus: A folder of text, Markdown, HTML, reStructuredText and JSON Lines, or one such file.
-        embedding: A folder with an encoder, or `package.module:function` that maps texts to vectors; null: search only
-            by words.
-        mode: Search by `words`, `vectors` or `both`; null: both if there is an embedding, else words.
+        corpus: Folder of text, Markdown, HTML, reStructuredText and JSON Lines, or one such file.
+        embedding: Folder with an encoder, or `package.module:function` that maps texts to vectors; null: search only by
+            words.
+        mode: Search by `words`, `vectors` or `both`; null: both if there is an embedding, otherwise words.
         words: Maximum number of words per passage.
         index: Folder of the indexes; null: the user's cache folder.
 
     Raises:
-        TaskError: The corpus cannot be read.
-        RecipeError: `mode` requires vectors and there is no embedding, or a library is not installed.
+        TaskError: If the corpus cannot be read.
+        RecipeError: If `mode` requires vectors and there is no embedding, or a library is not installed.
     """
 
     effects = "read"
@@ -54,7 +54,7 @@ class Search:
         self.index = _index(corpus, embedding, words, index)
 
     def tools(self) -> list[Tool]:
-        """Return both tools; the second is named `open`."""
+        """Return both tools; `open_passage` is named `open` for the model."""
         return [tool_from_function(self.search), tool_from_function(self.open_passage).named("open")]
 
     def search(self, query: str, count: int = 5) -> str:
@@ -96,7 +96,7 @@ class HttpSearch:
 
     Args:
         url: Address of the server.
-        timeout_seconds: Time limit of a search.
+        timeout_seconds: Time limit of a search, in seconds.
     """
 
     effects = "read"
@@ -134,7 +134,7 @@ class HttpSearch:
             return await fetch_bounded(client, "POST", self.url, seconds=self.timeout_seconds, json=question)
 
     def _error(self, failure: str, **options: Any) -> BackendError:
-        """Return the error of a search that failed; a search for one word decides whether the server is down."""
+        """Return the error of a failed search; a search for one word decides later whether the server is down."""
         failure = f"the search server {self.url}: {failure}"
         plain = functools.partial(self._post, {"query": "word", "count": 1})
         return BackendError(failure, blame=functools.partial(classify_failure, failure, plain, below=400), **options)

@@ -15,19 +15,24 @@ from whetstone.errors import InfrastructureError, ToolError
 from whetstone.network import BoundedResponse
 
 UNSAID = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol, httpx2.InvalidURL, UnicodeError, ValueError, TypeError)
-"""Exceptions of a request that cannot be sent, such as a header with a line break or an invalid URL; the model's
-fault."""
+"""Exceptions of a request that cannot be sent, such as an invalid URL or a header with a line break.
+
+They are the model's fault.
+"""
 
 
 async def classify_failure(
     failure: str, plain: Callable[[], Awaitable[BoundedResponse]], *, below: int = 500
 ) -> ToolError | InfrastructureError:
-    """Classify a failure: the model's if the server answers a plain request, else infrastructure's.
+    """Decide after a failed call whether the model or the infrastructure is at fault, with a plain request.
 
     Args:
-        failure: Message of the error that is returned.
-        plain: Sends a request that contains nothing from the model.
-        below: Upper bound (exclusive) of the HTTP status that counts as an answer.
+        failure: Message of the returned error.
+        plain: Async function that sends a request without anything from the model.
+        below: Upper bound (exclusive) of the HTTP status that counts as a healthy response.
+
+    Returns:
+        `ToolError` if the server responds to the plain request, otherwise `InfrastructureError`.
     """
     try:
         well = (await plain()).status < below

@@ -1,4 +1,4 @@
-"""Side effects of tools, and which tools may be called.
+"""Side effects of tools outside of the episode, and the policy that decides which tools may be called.
 
 An effect is a change outside of the episode, such as a refund, an e-mail or a row in a shared database. Changes of
 objects that `open` or `reset` creates for the episode are not effects.
@@ -9,7 +9,7 @@ objects that `open` or `reset` creates for the episode are not effects.
     None          unknown: the tool declares nothing
 
 Note:
-    `Toolset.call` asks a `CallPolicy` before each call, so no command has to check effects itself. Runs call tools of
+    `Toolset.call` checks a `CallPolicy` before each call, so no command has to check effects itself. Runs call tools of
     unknown effect, and checks (`whetstone doctor`, `rewards audit`) do not. Neither calls tools of the effects `write`
     and `destructive` without permission.
 """
@@ -27,28 +27,31 @@ from whetstone.errors import RecipeError, did_you_mean
 Effect = Literal["read", "write", "destructive"]
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods of HTTP that change nothing."""
+"""HTTP methods that change nothing."""
 Declared = TypeVar("Declared", bound=Callable[..., Any])
 
 
 @runtime_checkable
 class DeclaresEffects(Protocol):
-    """Tools, or an environment, that declare their effects outside of the episode."""
+    """Tool class or environment that declares its effects outside of the episode."""
 
     effects: Effect | Mapping[str, Effect] | None
-    """Effect of all tools, or by tool."""
+    """Effect of all tools, or effect by tool name; None: unknown."""
 
 
 def effects(effect: Effect) -> Callable[[Declared], Declared]:
-    """Declare the effect of a function, of a method, or of all methods of a class.
+    """Declare the effect of a function, of a method, or of all methods of a class; a decorator.
 
         @effects("write")
         def refund(order: str) -> str: ...
 
     A class can set the attribute instead: `effects = "read"`, or `effects = {"refund": "write"}` by method.
 
+    Args:
+        effect: `read`, `write` or `destructive`.
+
     Raises:
-        RecipeError: There is no such effect.
+        RecipeError: If the effect does not exist.
     """
     checked_effect(effect, "effects")
 
@@ -60,10 +63,14 @@ def effects(effect: Effect) -> Callable[[Declared], Declared]:
 
 
 def checked_effect(value: Any, where: str) -> Effect:
-    """Return an effect that was read from a declaration.
+    """Return a declared effect after a check that it exists.
+
+    Args:
+        value: Declared effect.
+        where: Place of the declaration, for the error.
 
     Raises:
-        RecipeError: There is no such effect.
+        RecipeError: If the effect does not exist.
     """
     if value not in EFFECTS:
         raise RecipeError(
@@ -73,14 +80,14 @@ def checked_effect(value: Any, where: str) -> Effect:
 
 
 def declared_effect(part: Any, name: str = "") -> Effect | None:
-    """Return the effect that a function or a class of tools declares.
+    """Return the effect that a function or a tool class declares; None if it declares none.
 
     Args:
-        part: A function, method, partial or object with tools.
+        part: Function, method, partial or tool object.
         name: Name of the tool, for an attribute `effects` that is a mapping by tool.
 
     Raises:
-        RecipeError: The declaration names no effect.
+        RecipeError: If the declared effect does not exist.
     """
     while isinstance(part, partial):
         part = part.func
@@ -93,7 +100,7 @@ def declared_effect(part: Any, name: str = "") -> Effect | None:
 
 
 def effect_of_method(method: str) -> Effect:
-    """Return the effect of a request by its HTTP method."""
+    """Return the effect of a request with an HTTP method: `read` for GET, `destructive` for DELETE, else `write`."""
     if method.upper() in READING_METHODS:
         return "read"
     return "destructive" if method.upper() == "DELETE" else "write"
@@ -115,21 +122,21 @@ def effect_of_hints(annotations: Any) -> Effect | None:
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """Policy that decides which tools are called."""
+    """Policy that decides by their effect which tools are called."""
 
     allowed: bool | tuple[str, ...] = False
-    """Permission for tools of the effects `write` and `destructive`: for all, or for those of these names."""
+    """Permission to call tools of the effects `write` and `destructive`: for all tools, or for tools of these names."""
     calls_unknown: bool = True
     """Whether tools that declare no effect are called."""
     effects: Mapping[str, Effect] = field(default_factory=dict)
-    """Effects by tool, instead of the declared ones."""
+    """Effect by tool name, which replaces the declared effect."""
 
     def effect_of(self, name: str, declared: Effect | None) -> Effect | None:
-        """Return the effect of a tool."""
+        """Return the effect of a tool: that of the policy if it names the tool, otherwise the declared one."""
         return self.effects.get(name, declared)
 
     def permits(self, name: str, effect: Effect | None) -> bool:
-        """Return whether a tool of this effect is called."""
+        """Return whether a tool with this effect is called."""
         if effect == "read":
             return True
         if effect is None:
@@ -137,24 +144,25 @@ class CallPolicy:
         return self.allowed if isinstance(self.allowed, bool) else name in self.allowed
 
     def refused(self, effects: Mapping[str, Effect | None]) -> dict[str, Effect | None]:
-        """Return the tools that are not called, with their effects."""
+        """Return the tools that are not called, with their effects, from all tools with their effects."""
         return {name: effect for name, effect in effects.items() if not self.permits(name, effect)}
 
 
 CALLS_ALL = CallPolicy(allowed=True)
-"""Calls every tool."""
+"""Policy that calls every tool."""
 
 
 def describe_effects(effects: Mapping[str, Effect | None]) -> str:
-    """Return tools with their effects, such as `refund (write)`."""
+    """Return tool names with their effects as text, such as `refund (write)`."""
     return ", ".join(f"{name} ({effect or 'unknown effect'})" for name, effect in effects.items())
 
 
 def describe_remedy(effects: Mapping[str, Effect | None], *, for_check: bool = False) -> str:
-    """Return how these tools are called.
+    """Return how to permit calls of these tools, for an error message.
 
     Args:
-        for_check: Whether a check does not call them, which a permission in the recipe does not change.
+        effects: Effects by tool name.
+        for_check: Whether a check refuses the calls; a permission in the recipe does not apply to checks.
     """
     unknown = [name for name, effect in effects.items() if effect is None]
     known = [name for name in effects if name not in unknown]
@@ -164,5 +172,5 @@ def describe_remedy(effects: Mapping[str, Effect | None], *, for_check: bool = F
 
 
 def describe_declaration(names: Iterable[str]) -> str:
-    """Return how the effects of these tools are declared."""
+    """Return how to declare the effects of these tools, for an error message."""
     return f'declare it with @effects("read") or environment.effects: {{{", ".join(f"{n}: read" for n in names)}}}'

@@ -1,7 +1,7 @@
-"""Simulated tools: a table or a model provides results, to train agents on tools that are not available.
+"""Simulated tools: a table or a language model provides the results of tools that are not available.
 
 A table is JSON Lines: `{"name": "weather", "arguments": {"city": "Bern"}, "result": "rain"}`. A call that is not in the
-table is answered by the model if there is one, else with an error for the agent.
+table is sent to the model if there is one; otherwise it is an error for the agent.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _ASKED = (
 
 
 class Simulated:
-    """Tools of a file, with results from a table or from a model.
+    """Tools of a file, with results from a table or from a language model.
 
     Args:
         file: JSON Lines with one tool per line, in the OpenAI format.
         answers: JSON Lines with `name`, `arguments` and `result`.
         url: OpenAI-compatible address of a model (`…/v1`); its key is in `OPENAI_API_KEY`.
         model: Name of the model on the server.
-        timeout_seconds: Time limit of a request.
+        timeout_seconds: Time limit of a request, in seconds.
 
     Raises:
-        RecipeError: There is neither a table nor a model.
-        TaskError: A file cannot be read.
+        RecipeError: If neither `answers` nor `url` is set.
+        TaskError: If a file cannot be read.
     """
 
     effects = "read"
@@ -101,10 +101,10 @@ class Simulated:
         return Result((Text(text),), "tool_error" if text.startswith("error:") else "ok")
 
     async def _request(self, system: str, call: str) -> BoundedResponse:
-        """Return the response of the model.
+        """Request the result of a call from the model.
 
         Raises:
-            httpx2.HTTPError: The request failed.
+            httpx2.HTTPError: If the request fails.
         """
         messages = [{"role": "system", "content": system}, {"role": "user", "content": call}]
         body = {"model": self.model, "temperature": 0, "messages": messages}
@@ -116,20 +116,20 @@ class Simulated:
             )
 
     def _error(self, failure: str, **options: Any) -> BackendError:
-        """Return the error of a call that failed; a short question decides whether the server is down."""
+        """Return the error of a failed request; a short plain request decides later whether the server is down."""
         failure = f"the model at {self.url}: {failure}"
         plain = functools.partial(self._request, "You are there.", "Are you?")
         return BackendError(failure, blame=functools.partial(classify_failure, failure, plain, below=400), **options)
 
 
 class Answers:
-    """A table of calls and their results.
+    """Table of calls and their results.
 
     Args:
         file: JSON Lines with `name`, `arguments` and `result`.
 
     Raises:
-        TaskError: The file cannot be read, or a line is not a result.
+        TaskError: If the file cannot be read, or a line has no `name` or `result`.
     """
 
     def __init__(self, file: str) -> None:
@@ -143,7 +143,7 @@ class Answers:
             )
 
     async def answer(self, name: str, arguments: dict[str, Any]) -> Result:
-        """Return the result in the table; an error if the call is not in it."""
+        """Return the result of a call in the table; a `tool_error` if the table does not contain the call."""
         result = self._known.get(_key(name, arguments))
         if result is None:
             text = json.dumps(arguments, ensure_ascii=False)
@@ -152,10 +152,10 @@ class Answers:
 
 
 def read_lines(file: str) -> list[Any]:
-    """Read the values of a JSON Lines file.
+    """Read the values of a JSON Lines file; empty lines are skipped.
 
     Raises:
-        TaskError: The file does not exist, or a line does not parse.
+        TaskError: If the file does not exist, or a line is not JSON.
     """
     values = []
     try:

@@ -1,4 +1,4 @@
-"""SQL tools: SQLite and DuckDB by path, PostgreSQL by URL.
+"""SQL tools for SQLite and DuckDB files and PostgreSQL servers.
 
 Read-only by default. Otherwise each episode has its own copy (SQLite, DuckDB) or a transaction that is rolled back at
 its end (PostgreSQL), so that episodes do not affect one another.
@@ -24,18 +24,18 @@ _MOST_CELL_CHARACTERS = 200
 
 
 class Sql:
-    """A database: two tools, `sql` and `schema`.
+    """Database that the model queries: two tools, `sql` and `schema`.
 
     Args:
-        url: A file of SQLite or DuckDB (`.duckdb`), or `postgresql://…`; `task`: a SQLite database made by the
+        url: Path of a SQLite or DuckDB (`.duckdb`) file, or `postgresql://…`; `task`: a SQLite database created by the
             statements under `database` in the task's private data.
         read_only: Whether changes are forbidden; otherwise the changes of an episode are visible only to that episode.
         max_rows: Maximum number of rows shown.
-        timeout_seconds: Time limit of a query.
+        timeout_seconds: Time limit of a query, in seconds.
         memory_mb: Memory limit of a query, and maximum growth of the database, in MiB (SQLite, DuckDB).
 
     Raises:
-        RecipeError: The file does not exist, or the library is not installed.
+        RecipeError: If the file does not exist, or the library is not installed.
     """
 
     effects = "read"
@@ -66,11 +66,11 @@ class Sql:
         self._database: Database | None = None
 
     async def open(self, episode: Episode) -> None:
-        """Open the database.
+        """Open the database for an episode.
 
         Raises:
-            TaskError: The task has no database, or its statements fail.
-            InfrastructureError: The database cannot be opened.
+            TaskError: If the task has no database, or its statements fail.
+            InfrastructureError: If the database cannot be opened.
         """
         await self.close()
         if self.url.startswith("postgresql://"):
@@ -96,7 +96,7 @@ class Sql:
         self._database = process
 
     async def close(self) -> None:
-        """Close the database and discard the changes of the episode. A running query is stopped first."""
+        """Close the database and discard the changes of the episode; a running query is stopped first."""
         database, self._database = self._database, None
         if database is not None:
             await database.close()
@@ -136,14 +136,20 @@ class Sql:
 
 
 def _is_database(path: Path) -> bool:
-    """Check the first bytes of a file; an empty file is a valid SQLite database."""
+    """Return whether the first bytes of a file are those of a database; an empty file is a valid SQLite database."""
     with open(path, "rb") as file:
         head = file.read(16)
     return head[8:12] == b"DUCK" if path.name.endswith(".duckdb") else head in (b"", b"SQLite format 3\x00")
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, more: bool) -> str:
-    """Format columns and rows with `|` as separator, one row per line; long cells are cut."""
+    """Return columns and rows as text with `|` as separator, one row per line; long cells are cut.
+
+    Args:
+        columns: Names of the columns.
+        rows: Rows that are shown.
+        more: Whether the result has further rows.
+    """
     lines = [" | ".join(columns), *(" | ".join(map(_cell, row)) for row in rows)]
     lines.append(f"[{len(rows)} rows, there are more]" if more else f"[{len(rows)} row{'s' * (len(rows) != 1)}]")
     return "\n".join(lines)

@@ -1,14 +1,14 @@
-"""Threads for plain functions of users: daemon threads that take calls from one queue.
+"""Thread pool for plain (not async) functions of users: daemon threads, as many as there are blocking calls.
 
 An async function runs on the event loop and a plain one in a thread, at every stage of an episode, so that one that
 blocks delays only its own episode. `call_user_function` chooses.
 
 Context variables: a thread has those of its caller, and a variable set in the thread is set for the caller.
 
-Number of threads: a function of some microseconds ends before a second thread is awake, so one thread runs the calls
-of hundreds of episodes. If all threads are busy and a call has waited for `GROWTH_SECONDS`, the number of threads
-doubles, at most up to one thread per waiting call. The number therefore follows the functions that block.
-Results that are ready at the same time reach the event loop together.
+Number of threads: a function of some microseconds ends before a second thread is awake, so one thread runs the calls of
+hundreds of episodes. If all threads are busy and a call has waited for `GROWTH_SECONDS`, the number of threads doubles,
+at most up to one thread per waiting call. The number therefore follows the functions that block. Results that are ready
+at the same time reach the event loop together.
 
 Note:
     The standard pool waits for its threads when the process ends, so a function that hangs keeps the process; and its
@@ -36,26 +36,26 @@ from whetstone.errors import summarize_exception
 _Work = Callable[[], None]
 
 GROWTH_SECONDS = 0.01
-"""Time that a call waits, if all threads are busy, before more threads start."""
+"""Time in seconds that a call waits for a busy pool before more threads start."""
 
 
 class _Pool:
-    """Daemon threads that take calls from one queue, as many as there are calls that block."""
+    """Pool of daemon threads that take calls from one queue; it grows with the number of blocking calls."""
 
     def __init__(self) -> None:
         self._calls: deque[tuple[float, _Work]] = deque()
-        """Calls that no thread has taken, each with the time since which it waits."""
+        """Queued calls, each with the time at which it was queued."""
         self._available: SimpleQueue[None] = SimpleQueue()
-        """One item per call: a thread that takes the item runs the first call."""
+        """Queue with one item per queued call; a thread that takes an item runs the oldest call."""
         self._idle: list[None] = []
-        """One item per thread that waits for a call; appending and popping are atomic."""
+        """List with one item per idle thread; appending and popping are atomic."""
         self._num_threads = 0
         self._growing: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        """Event loops with a timer that calls `_grow`."""
+        """Event loops with a pending timer for `_grow`."""
         self._lock = threading.Lock()
 
     def submit(self, work: _Work) -> None:
-        """Run a call in a thread; called on an event loop."""
+        """Queue a call to run in a thread; called on an event loop."""
         self._calls.append((time.monotonic(), work))
         self._available.put(None)
         if not self._num_threads:
@@ -68,7 +68,7 @@ class _Pool:
             loop.call_later(GROWTH_SECONDS, self._grow, loop)
 
     def _grow(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Double the number of threads if all are busy and a call has waited too long."""
+        """Double the number of threads if all are busy and the oldest call has waited too long."""
         self._growing.discard(loop)
         try:
             since, _ = self._calls[0]
@@ -95,14 +95,14 @@ class _Pool:
 
 
 class _Results:
-    """Results of calls for one event loop, which wakes up once for all that are ready."""
+    """Results of thread calls for one event loop, which wakes up once for all results that are ready."""
 
     def __init__(self) -> None:
         self._ready: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._is_scheduled = False
 
     def add(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        """Set the result of a future on its event loop; called in any thread."""
+        """Schedule a result or an exception for a future on its event loop; called in any thread."""
         self._ready.append((future, result, error))
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -125,14 +125,14 @@ _pool = _Pool()
 _results: WeakKeyDictionary[asyncio.AbstractEventLoop, _Results] = WeakKeyDictionary()
 _single = threading.Lock()
 _single_inbox: SimpleQueue[_Work] | None = None
-"""The inbox of the single thread; None: it is not started."""
+"""Queue of the single thread for tools that are not thread-safe; None: the thread is not started."""
 _uses_single: contextvars.ContextVar[bool] = contextvars.ContextVar("uses_single", default=False)
 _single_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 def with_result(call: Callable[[], Any]) -> tuple[_Work, asyncio.Future[Any]]:
-    """Return work for any thread, and the future that receives the result or the exception of the call here."""
+    """Return a function that runs a call in any thread, and the future that receives its result or exception here."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     results = _results.get(loop)
@@ -155,17 +155,20 @@ def with_result(call: Callable[[], Any]) -> tuple[_Work, asyncio.Future[Any]]:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether calling a function or an object returns a coroutine."""
+    """Return whether a function, or the `__call__` of an object, is a coroutine function."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _carry(error: BaseException) -> RuntimeError:
-    """Return an exception that a future accepts, with the text and the traceback of another."""
+    """Return a `RuntimeError` with the text and traceback of an exception that a future cannot carry."""
     return RuntimeError(summarize_exception(error)).with_traceback(error.__traceback__)
 
 
 async def call_user_function(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-    """Call an async function here and a plain one in a thread; await the result of a plain one if it is awaitable."""
+    """Call a function of a user: an async one on the event loop, a plain one in a thread.
+
+    If a plain function returns an awaitable, its result is awaited here.
+    """
     if is_async(function):
         return await function(*arguments, **options)
     result = await run_in_thread(function, *arguments, **options)
@@ -173,9 +176,9 @@ async def call_user_function(function: Callable[..., Any], /, *arguments: Any, *
 
 
 async def run_in_turn(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-    """Call a function of a task source: as `call_user_function`, but one after another.
+    """Call a function of a task source as `call_user_function` does, but one call at a time.
 
-    All episodes share the source, which need not be made for several threads.
+    All episodes share the source, which need not be thread-safe.
     """
     turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
     async with turn:
@@ -184,10 +187,12 @@ async def run_in_turn(function: Callable[..., Any], /, *arguments: Any, **option
 
 @asynccontextmanager
 async def turn_of_single_thread(is_restricted: bool = True) -> AsyncIterator[None]:
-    """Run the plain functions of the block in the single thread of the process, after the blocks before it.
+    """Context manager that runs the plain functions of its block in the single thread of the process.
+
+    Blocks of an event loop run one after another.
 
     Args:
-        is_restricted: Whether to do so; otherwise any thread is used.
+        is_restricted: Whether to use the single thread; with False, the context manager does nothing.
     """
     if not is_restricted:
         yield
@@ -202,7 +207,7 @@ async def turn_of_single_thread(is_restricted: bool = True) -> AsyncIterator[Non
 
 
 def call_in_single_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a plain function in the single thread of the process and wait for it."""
+    """Call a plain function in the single thread of the process, block until it returns, and return its result."""
     done: Future[Any] = Future()
 
     def work() -> None:
@@ -225,7 +230,10 @@ def _put_in_single_thread(work: _Work) -> None:
 
 
 async def run_in_thread(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-    """Run a plain function in a thread and return its result. If the caller is cancelled, the function runs on."""
+    """Run a plain function in a thread and return its result.
+
+    If the caller is cancelled, the function continues and its result is dropped.
+    """
     context = contextvars.copy_context()
     work, future = with_result(lambda: context.run(function, *arguments, **options))
     if _uses_single.get():
@@ -240,7 +248,7 @@ async def run_in_thread(function: Callable[..., Any], /, *arguments: Any, **opti
 
 
 def _adopt(context: contextvars.Context) -> None:
-    """Set the variables here that the context has set."""
+    """Set the context variables of the caller to the values that a thread has set."""
     current = contextvars.copy_context()
     for variable, value in context.items():
         if variable not in current or current[variable] is not value:

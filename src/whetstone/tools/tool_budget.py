@@ -11,7 +11,7 @@ from whetstone.tools.protocol import Episode
 
 
 class Budget:
-    """A budget that pays for tool calls: one tool, `budget`.
+    """Budget that limits the tool calls of an episode: one tool, `budget`, which reports the remainder.
 
     Args:
         total: Budget of an episode.
@@ -19,7 +19,7 @@ class Budget:
         price: Price of a call of any other tool; `budget` itself is free.
 
     Raises:
-        RecipeError: A price is negative.
+        RecipeError: If a price is negative.
     """
 
     effects = "read"
@@ -36,7 +36,14 @@ class Budget:
         self.spent = 0.0
 
     def charge(self, tool: str) -> tuple[str, float]:
-        """Charge a call. Return (the reason for a refusal or an empty string, the cost of the call)."""
+        """Charge a call against the budget.
+
+        Args:
+            tool: Name of the called tool.
+
+        Returns:
+            (reason to refuse the call, empty to allow it; cost of the call).
+        """
         cost = self.prices.get(tool, self.price)
         if cost > self.total - self.spent + 1e-9:
             return f"{tool} costs {cost:g}, and {self.total - self.spent:g} of {self.total:g} are left", 0.0

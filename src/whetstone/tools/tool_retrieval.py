@@ -31,7 +31,7 @@ from whetstone.tools.simulated import Answers, read_lines
 
 
 class ToolCatalog:
-    """Tools that `find_tools` searches.
+    """Catalog of many tools, of which only a few are visible; `find_tools` and `remove_tools` change the selection.
 
     Args:
         file: JSON Lines with one tool per line in the OpenAI format; `answers` has their results.
@@ -42,8 +42,8 @@ class ToolCatalog:
         results_per_search: Number of tools that a search adds.
 
     Raises:
-        RecipeError: There is no tool, or two tools share a name.
-        TaskError: A file cannot be read.
+        RecipeError: If there is no tool, or two tools share a name.
+        TaskError: If a file cannot be read.
     """
 
     effects = MappingProxyType({"find_tools": "read", "remove_tools": "read"})
@@ -73,13 +73,13 @@ class ToolCatalog:
         self.live: dict[str, Tool] = {}
 
     def open(self, episode: Episode) -> None:
-        """Start with no visible tools, or with those that match the task prompt."""
+        """Start an episode with no visible tools, or with the tools that match the task prompt."""
         self.live = {}
         if self.selected_by != "agent":
             self._bring(self.finder.search(episode.task.prompt, self.results_per_search))
 
     def tools(self) -> list[Tool]:
-        """Return the search tools and the visible tools."""
+        """Return `find_tools` and `remove_tools` (unless the task selects), and the visible tools."""
         own = (
             []
             if self.selected_by == "task"
@@ -88,7 +88,7 @@ class ToolCatalog:
         return [*own, *self.live.values()]
 
     def every_tool(self) -> list[Tool]:
-        """Return all tools that a search can find."""
+        """Return all tools of the catalog."""
         return list(self.known.values())
 
     async def find_tools(self, query: str) -> str:
@@ -136,19 +136,24 @@ class Finder:
     """BM25 search of tools by name, description and parameters.
 
     Args:
-        specs: Specs of all tools.
+        specs: Declarations of all tools.
     """
 
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
         self._index = in_memory((spec.name, _describe_spec(spec)) for spec in specs)
 
     def search(self, query: str, count: int) -> list[str]:
-        """Return the names of the `count` best tools by BM25."""
+        """Return the names of the best `count` tools for a query, best first."""
         return [hit.passage.id for hit in self._index.by_words(query, count)]
 
 
 def sufficiency_at_k(names: Sequence[str], needed: Iterable[str], k: int) -> float:
     """Return 1 if the first `k` tools include every needed tool, else 0; 1 if no tool is needed.
+
+    Args:
+        names: Names of found tools, best first.
+        needed: Names of needed tools.
+        k: Number of found tools that count.
 
     Source: QTA 2024, arXiv:2410.03212.
     """
@@ -156,10 +161,10 @@ def sufficiency_at_k(names: Sequence[str], needed: Iterable[str], k: int) -> flo
 
 
 def specs_in(file: str) -> list[ToolSpec]:
-    """Read the tool specs of a JSON Lines file.
+    """Read tool declarations in the OpenAI format from a JSON Lines file.
 
     Raises:
-        TaskError: The file does not exist, or a line is not a tool.
+        TaskError: If the file does not exist, or a line is not a tool.
     """
     specs = []
     for number, row in enumerate(read_lines(file), 1):

@@ -90,40 +90,44 @@ _DEFAULT_CALLS = CallPolicy()
 _MOST_IMAGES = 8
 _MOST_NAME_CHARACTERS = 200
 MIN_CLOSE_SECONDS = 10.0
-"""Closing a tool may take this long, and as long as one of its calls."""
+"""Minimum time limit for closing a tool, in seconds; a longer limit of its calls applies instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result of a call as the model reads it, and its record."""
+    """Result of a tool call as the model reads it, with its record."""
 
     content: tuple[Text | Image, ...]
+    """Text and images that the model reads, sanitized and cut to the maximum length."""
     record: CallRecord
+    """Record of the call for the trajectory: outcome, duration, cost and error."""
     failure: InfrastructureError | None = None
-    """See `Result.failure`."""
+    """Failure of the infrastructure, which ends the episode; None in most cases."""
 
     @property
     def text(self) -> str:
-        """The text of the content."""
+        """Text parts of the content, concatenated."""
         return "".join(part.text for part in self.content if isinstance(part, Text))
 
 
 class Toolset:
-    """The tools available in an episode.
+    """Tools of one episode: their lifetime, and the execution of calls.
+
+    An environment creates one per episode; `open` starts it, and `close` ends it.
 
     Args:
         tools: Typed functions, sync or async, and classes whose methods are tools; see `protocol.py`. An object of each
-            class is created here, and is open from `open` to `close`.
-        timeout_seconds: Time limit of one call, unless the tool enforces its own.
+            class is created here.
+        timeout_seconds: Time limit of one call in seconds, unless the tool enforces its own.
         max_result_characters: Maximum length of a result; the middle of a longer one is cut.
         max_calls_per_second: Rate limit by the name of a tool, shared by all episodes of the process.
         attempts: Maximum number of attempts of a call whose backend fails (connection, timeout, HTTP 429 and 5xx).
-        single_thread: Run the constructors and all plain functions of the tools in one thread of the process, one
-            after another: for SQLite connections and libraries that are not thread-safe.
+        single_thread: Whether to run the constructors and all plain functions of the tools in one thread of the
+            process, one after another: for SQLite connections and libraries that are not thread-safe.
         calls: Policy for tools with effects. The default calls no tool that declares `write` or `destructive`.
 
     Raises:
-        RecipeError: Two tools share a name, a function cannot be a tool, or a rate limit is not above 0 or is of no
+        RecipeError: If two tools share a name, a function cannot be a tool, or a rate limit is not above 0 or names no
             tool.
     """
 
@@ -142,9 +146,9 @@ class Toolset:
         self.max_calls_per_second, self.attempts = dict(max_calls_per_second or {}), attempts
         self.single_thread = single_thread
         self.holders: list[Any] = []
-        """Objects with state that lasts for an episode."""
+        """Tool objects whose state lasts for an episode."""
         self.episode: Episode | None = None
-        """The current episode."""
+        """Current episode; None before the first `open`."""
         self._opened = False
         self._alone: list[Tool] = []
         self._tools: dict[str, Tool] = {}
@@ -177,12 +181,12 @@ class Toolset:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Specs of the tools, as the model receives them."""
+        """Declarations of the available tools, as the model receives them."""
         return tuple(tool.spec for tool in self._tools.values())
 
     @property
     def effects(self) -> dict[str, Effect | None]:
-        """Effect of each tool, including tools that can become available; None: unknown."""
+        """Effect of each tool by name, including tools that can become available; None: unknown."""
         later = [
             tool
             for holder in self.holders
@@ -195,24 +199,24 @@ class Toolset:
 
     @property
     def changing(self) -> bool:
-        """Whether the set of tools can change."""
+        """Whether the set of tools can change during an episode."""
         return self._changing()
 
     @property
     def has_unlisted_tools(self) -> bool:
-        """Whether a holder, such as an MCP server, lists its tools only after `open`."""
+        """Whether a tool object, such as an MCP server, lists its tools only after `open`."""
         return any(
             implements_protocol(holder, DynamicTools) and holder.changing and not list_object_tools(holder)
             for holder in self.holders
         )
 
     async def list_effects(self) -> dict[str, Effect | None]:
-        """List the tools of changing sources, such as an MCP server, and return `effects`.
+        """List the tools of changing sources, such as an MCP server, and return the effects of all tools.
 
-        Afterwards, `specs` has these tools too.
+        The sources are opened for this. Afterwards, `specs` contains their tools, too.
 
         Raises:
-            InfrastructureError: The server does not respond.
+            InfrastructureError: If a server does not respond.
         """
         changing = [holder for holder in self.holders if implements_protocol(holder, DynamicTools) and holder.changing]
         try:
@@ -228,25 +232,29 @@ class Toolset:
 
     @property
     def stateless(self) -> bool:
-        """Whether a response depends only on its call."""
+        """Whether the response to a call depends only on the call, for all tools."""
         return all(stateless(holder) for holder in self.holders)
 
     @property
     def replayable(self) -> bool:
-        """Whether the same calls lead to the same state."""
+        """Whether the same calls lead to the same state, for all tools."""
         return all(replayable(holder) for holder in self.holders)
 
     @property
     def declared(self) -> dict[str, str]:
-        """Behavior of tools that a policy adapts to, by name."""
+        """Behavior of tools that a policy adapts to, by name; see `HasSemantics`."""
         declarations = [holder.declared for holder in self.holders if implements_protocol(holder, HasSemantics)]
         return {name: behavior for declared in declarations for name, behavior in declared.items()}
 
     async def open(self, task: Task, *, seed: int) -> None:
-        """Start an episode.
+        """Start an episode: open every tool object. An episode that is still open is closed first.
+
+        Args:
+            task: Task of the episode.
+            seed: Seed for all randomness of the tools.
 
         Raises:
-            InfrastructureError: A resource that a tool requires is not available.
+            InfrastructureError: If a resource that a tool requires is not available.
         """
         if self._opened:
             await self.close()
@@ -259,7 +267,7 @@ class Toolset:
         await self._list_again()
 
     async def close(self) -> None:
-        """Close every tool, the last opened first. One that fails or hangs does not keep the others open.
+        """Close every tool object, the last opened first; one that fails or hangs does not keep the others open.
 
         Raises:
             BaseException: The first failure; `DeadlinePassed` if a tool was not closed in time.
@@ -279,7 +287,10 @@ class Toolset:
             raise failures[0]
 
     async def call(self, call: ToolCall) -> Answer:
-        """Execute one call and return its result, even if the tool fails. Raises only if the caller is stopped."""
+        """Execute one call and return its result, even if the tool fails.
+
+        It raises only if the caller is cancelled.
+        """
         try:
             return await self._call(call)
         except (
@@ -327,7 +338,10 @@ class Toolset:
         return self._answer(call, result, seconds=seconds, cost=cost)
 
     async def verdict(self) -> dict[str, Any]:
-        """Return the merged verdict of all tools: success if all report success, and the lowest score."""
+        """Return the merged verdict of all tool objects that judge the episode.
+
+        `success` is true if all report success, and `score` is the lowest score.
+        """
         merged: dict[str, Any] = {}
         for holder in self.holders:
             if implements_protocol(holder, GivesVerdict):
@@ -340,7 +354,7 @@ class Toolset:
         return merged
 
     async def _call_plainly(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of a tool, in the single thread if the toolset is restricted to it."""
+        """Call a function of a tool object, in the single thread if the toolset is restricted to it."""
         async with turn_of_single_thread(self.single_thread and not is_async(function)):
             return await call_user_function(function, *arguments)
 
@@ -352,10 +366,10 @@ class Toolset:
         return any(implements_protocol(holder, DynamicTools) and holder.changing for holder in self.holders)
 
     def _agree(self) -> None:
-        """Check that tools which share an object have equal options.
+        """Check that tool objects which share a sandbox have equal options.
 
         Raises:
-            RecipeError: They differ; the message names the option.
+            RecipeError: If an option differs; the message names it.
         """
         known: dict[str, tuple[Any, str]] = {}
         for holder in self.holders:
@@ -368,10 +382,10 @@ class Toolset:
                     )
 
     def _list(self) -> None:
-        """Update the list of tools.
+        """Update the list of available tools.
 
         Raises:
-            RecipeError: Two tools share a name.
+            RecipeError: If two tools share a name.
         """
         tools: dict[str, Tool] = {}
         for tool in (*self._alone, *(tool for holder in self.holders for tool in list_object_tools(holder))):
@@ -382,12 +396,12 @@ class Toolset:
         self._tools = tools
 
     async def _list_again(self) -> None:
-        """List the tools in a thread if a holder is asked for them: `tools` is a plain function of a user."""
+        """Update the list of available tools, in a thread because `tools` is a plain function of a user."""
         if any(implements_protocol(holder, OffersTools) for holder in self.holders):
             await self._call_plainly(self._list)
 
     async def _run(self, tool: Tool, arguments: dict[str, Any]) -> Result:
-        """Call a tool, again if its backend fails; decide whose failure it is after the last attempt."""
+        """Run a call, again if the backend of the tool fails; attribute the failure after the last attempt."""
         name = tool.spec.name
         pace = get_pace(name)
         num_answered, started = pace.num_answered, time.monotonic()
@@ -420,7 +434,7 @@ class Toolset:
                 return failed_result("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
 
     def _answer(self, call: ToolCall, result: Result, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
-        """Return the result of a call as it is shown and recorded."""
+        """Return the result of a call in the form in which it is shown and recorded."""
         failure = result.failure
         try:
             content, truncated = self._sanitize(result.content)
@@ -434,7 +448,7 @@ class Toolset:
         return Answer(content, record, failure)
 
     def _sanitize(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:
-        """Return sanitized content, cut to the maximum number of characters and images."""
+        """Return (sanitized content, whether it was cut to the maximum number of characters or images)."""
         parts: list[Text | Image] = []
         room, truncated, images = self.max_result_characters, False, 0
         for part in content:
@@ -451,7 +465,7 @@ class Toolset:
 
 
 def _short_name(name: Any) -> str:
-    """Return the name of the requested tool, sanitized and cut; a model may send any type and length."""
+    """Return the name of the called tool, sanitized and cut; a model may send any type and length."""
     return sanitize_text(
         truncate_middle(name, _MOST_NAME_CHARACTERS)[0] if isinstance(name, str) else type(name).__name__
     )
@@ -465,10 +479,10 @@ def _class_name(holder: Any) -> str:
 
 
 def list_object_tools(holder: Any) -> list[Tool]:
-    """Return the tools of an object: those that its `tools` returns, or its public methods.
+    """Return the tools of an object: those that its method `tools` returns, otherwise its public methods.
 
     Raises:
-        RecipeError: A method cannot be a tool.
+        RecipeError: If a method cannot be a tool, or `effects` names a tool that does not exist.
     """
     if implements_protocol(holder, OffersTools):
         offered = [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
@@ -485,7 +499,7 @@ def list_object_tools(holder: Any) -> list[Tool]:
 
 
 def _with_effects(tool: Tool, holder: Any) -> Tool:
-    """Return a tool with the effect that it or its class declares."""
+    """Return a tool with the effect that the tool or its class declares."""
     declared = tool.effects or declared_effect(holder, tool.spec.name)
     return tool if declared == tool.effects else replace(tool, effects=declared)
 
@@ -495,15 +509,18 @@ def _is_property(holder: Any, name: str) -> bool:
 
 
 def _is_method(value: Any) -> bool:
-    """Return whether an attribute is a method; static methods, class methods and partials are included."""
+    """Return whether an attribute is a method; static methods, class methods and partials count."""
     return inspect.ismethod(value) or inspect.isfunction(value) or isinstance(value, functools.partial)
 
 
 def create_holder(item: Any) -> Any:
-    """Return an object of a class of tools.
+    """Create the object of a tool class.
+
+    Args:
+        item: Class, or a partial of a class with its options.
 
     Raises:
-        RecipeError: The object cannot be created, or has no tools.
+        RecipeError: If the object cannot be created, or has no tools.
     """
     kind = item.func if isinstance(item, functools.partial) else item
     try:
@@ -518,7 +535,7 @@ def create_holder(item: Any) -> Any:
 
 
 def holds_something(item: Any) -> bool:
-    """Return whether an object has tools, or takes part in the calls of other tools."""
+    """Return whether an object has tools, or takes part in the calls of other tools, such as a budget."""
     if inspect.isroutine(item) or isinstance(item, str | bytes | int | float | list | tuple | dict | set):
         return False
     return any(hasattr(item, name) for name in LIFETIME) or bool(list_object_tools(item))
@@ -530,7 +547,7 @@ def is_class(item: Any) -> bool:
 
 
 def holds_tools(item: Any) -> bool:
-    """Return whether an item of a toolset is an object whose tools are listed or opened."""
+    """Return whether an item of a toolset is an object with a method `tools` or `open`."""
     return not inspect.isroutine(item) and (
         implements_protocol(item, OffersTools) or implements_protocol(item, HasOpen)
     )

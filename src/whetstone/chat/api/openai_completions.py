@@ -1,4 +1,4 @@
-"""`/v1/completions`: continuation of a text or of token ids, without a chat template.
+"""`/v1/completions`: continuation of a text or of token ids, without a template.
 
 The prompt is not changed, and special tokens in its text are tokenized as such. Clients that render conversations
 themselves get the same result as from any server.

@@ -1,4 +1,4 @@
-"""Tool-call formats by their name in recipes: each writes calls as text and parses them from the model's text."""
+"""Tool call parsing: formats that write tool calls as text and parse them, by their name in recipes."""
 
 from collections.abc import Callable, Mapping
 

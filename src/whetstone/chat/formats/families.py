@@ -1,4 +1,4 @@
-"""Tool-call formats of model families as a table of options, each as the family's chat template writes calls.
+"""Tool-call formats of model families as a table of options, each as the family's template writes calls.
 
 A family that needs more than options has a module: Hermes and Qwen (`hermes`), Llama 3, Mistral, gpt-oss (`harmony`),
 Functionary, Gemma and MiniMax-M3.

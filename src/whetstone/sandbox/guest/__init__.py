@@ -1,1 +1,1 @@
-"""Code that runs inside the sandbox, with only the standard library."""
+"""Guest code: runs inside the sandbox, with only the standard library."""

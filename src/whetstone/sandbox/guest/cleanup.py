@@ -1,4 +1,4 @@
-"""Removal of everything that untrusted code leaves in a folder, however deep and with any modes.
+"""Removal of everything that untrusted code leaves in a folder, of any depth and with any modes.
 
 Note:
     A path can be longer than the system's limit or the recursion limit. Therefore nested folders are moved up into the
@@ -18,10 +18,10 @@ _NAME = "whetstone-removing-"
 
 
 def clear_folder(folder: str) -> None:
-    """Remove all entries of a folder.
+    """Remove all entries of a folder, but not the folder itself.
 
     Raises:
-        OSError: An entry cannot be removed.
+        OSError: If an entry cannot be removed.
     """
     top = os.open(folder, _FOLDER_FLAGS)
     try:
@@ -34,17 +34,17 @@ def clear_folder(folder: str) -> None:
 
 
 def reset_folder(folder: str, mode: int = 0o700) -> None:
-    """Reset the mode and the times of an empty folder.
+    """Reset the mode and the times of an empty folder, so that it equals a new one.
 
     Raises:
-        OSError: The folder cannot be changed.
+        OSError: If the folder cannot be changed.
     """
     os.chmod(folder, mode)
     os.utime(folder, (0, 0))
 
 
 def _unlink_files(folder: int) -> list[str]:
-    """Unlink all entries except folders; return the names of the folders."""
+    """Unlink all entries of an open folder except subfolders; return the names of the subfolders."""
     inner = []
     with os.scandir(folder) as entries:
         listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -57,7 +57,7 @@ def _unlink_files(folder: int) -> list[str]:
 
 
 def _flatten(top: int, name: str, numbers: itertools.count[int]) -> None:
-    """Move the folders inside a folder up to its parent, and remove it with its other entries."""
+    """Move the subfolders of a folder up into the top folder, and remove the folder with its other entries."""
     folder = _open_folder(top, name)
     try:
         for inner in _unlink_files(folder):
@@ -70,7 +70,7 @@ def _flatten(top: int, name: str, numbers: itertools.count[int]) -> None:
 
 
 def _try_rename(folder: int, name: str, top: int, other: str) -> bool:
-    """Rename a folder into the top folder; return False if the new name exists."""
+    """Move a folder into the top folder under a new name; return False if the name exists."""
     try:
         os.rename(name, other, src_dir_fd=folder, dst_dir_fd=top)
     except OSError as error:
@@ -81,7 +81,7 @@ def _try_rename(folder: int, name: str, top: int, other: str) -> bool:
 
 
 def _open_folder(parent: int, name: str) -> int:
-    """Open a folder for reading and changing, even if its owner removed its own permissions."""
+    """Return a descriptor of a subfolder, even if its owner removed all permissions."""
     handle = os.open(name, os.O_PATH | _FOLDER_FLAGS, dir_fd=parent)
     try:
         with contextlib.suppress(OSError):

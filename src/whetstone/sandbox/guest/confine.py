@@ -1,4 +1,4 @@
-"""Confinement of a session before it runs untrusted code: user, limits, files, network and system calls.
+"""Confinement of a process before it runs untrusted code: user, limits, files, network and system calls.
 
 Note:
     The order matters. Mounts need capabilities that a dropped user no longer has, and a system call filter that is
@@ -22,7 +22,7 @@ from whetstone.sandbox.guest import syscalls
 
 @contextlib.contextmanager
 def _found_by_the_loader() -> Iterator[None]:
-    """Let `find_library` fall back to library names; small images lack the programs it calls (ldconfig, gcc)."""
+    """Make `find_library` fall back to library names; small images lack the programs it calls (ldconfig, gcc)."""
     find = ctypes.util.find_library
     ctypes.util.find_library = lambda name: find(name) or {"seccomp": "libseccomp.so.2"}.get(name)
     try:
@@ -110,34 +110,34 @@ _NEW_NAMESPACES = (0x00000080, 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of the processes of a session in the kernel's units; 0 for `memory` means no limit."""
+    """Limits of the processes of a session, in the kernel's units."""
 
     memory: int
-    """Maximum bytes of address space of a process in addition to its initial size."""
+    """Maximum address space of a process in bytes, in addition to its initial size; 0: no limit."""
     processes: int
-    """Maximum number of processes and threads at a time of the session's user."""
+    """Maximum number of processes and threads of the session's user at a time."""
     open_files: int
+    """Maximum number of open files per process."""
     file: int
-    """Maximum bytes of one file."""
+    """Maximum size of one file in bytes."""
     folder: int
-    """Maximum bytes of all files."""
+    """Maximum total size of all files in bytes."""
     files: int
     """Maximum number of files and folders."""
 
 
 def system_call_filters(*, own_files: bool, loopback: bool = False) -> list[Any]:
-    """Return the system call filters of untrusted code.
-
-    All are loaded, and a call must pass all of them.
+    """Return the system call filters for untrusted code; all are loaded, and a call must pass each of them.
 
     Args:
-        own_files: Whether all files that its user owns belong to the session. Otherwise it cannot change attributes:
-            Landlock does not protect modes and times, so that a session without a separate user or root would change
-            those of the machine. Changes of modes and times are then ignored silently, since copying a file sets both.
-        loopback: Whether it may use sockets; its network then contains only the loopback interface.
+        own_files: Whether all files that the process's user owns belong to the session. Otherwise attributes of files
+            cannot be changed: Landlock does not protect modes and times, so that a session without a separate user or
+            root would change those of the machine. Changes of modes and times are then ignored silently, since copying
+            a file sets both.
+        loopback: Whether sockets are allowed; the network then contains only the loopback interface.
 
     Raises:
-        OSError: libseccomp is not installed.
+        OSError: If libseccomp is not installed.
     """
     if pyseccomp is None:
         raise OSError("libseccomp is not installed")
@@ -189,7 +189,7 @@ def _add(calls: Any, action: Any, name: str, *arguments: Any) -> None:
 
 
 def set_resource_limits(bounds: Bounds) -> None:
-    """Set the kernel's resource limits on this process and its children."""
+    """Set the kernel's resource limits of this process, which its children inherit."""
     for what, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, bounds.file),
@@ -216,12 +216,17 @@ def drop_privileges(
     calls: Sequence[Any],
     landlock: bool,
 ) -> None:
-    """Drop all privileges that untrusted code must not have.
+    """Drop all privileges of this process that untrusted code must not have.
 
     Args:
-        allowed: Paths that Landlock permits; see `kernel.landlock`.
+        bounds: Resource limits.
+        allowed: Paths that Landlock permits; see `syscalls.restrict_paths`.
         user: User id to change to; None keeps the user.
         calls: System call filters; see `system_call_filters`.
+        landlock: Whether to restrict paths with Landlock.
+
+    Raises:
+        OSError: If a step fails.
     """
     os.umask(0o077)
     set_resource_limits(bounds)

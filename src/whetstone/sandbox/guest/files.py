@@ -1,4 +1,4 @@
-"""File tools that run inside the sandbox, so that no path and no link leads outside."""
+"""File tools that run inside the sandbox, so that no path and no link leads outside; called by name by the host."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ _SEARCH_SECONDS = 5.0
 
 
 class FolderError(Exception):
-    """A file operation failed; a model reads the text."""
+    """Failure of a file tool, with a text that the model reads."""
 
 
 def view_path(path: str, first: int, last: int) -> str:
     """Return lines of a file with their numbers, or the entries of a folder.
 
-    The lines are `first` to `last`; -1 is the end.
+    Args:
+        path: File or folder.
+        first: Number of the first line, from 1.
+        last: Number of the last line; -1: the end.
+
+    Raises:
+        FolderError: If the path does not exist, is not text, or does not have these lines.
     """
     if os.path.isdir(path):
         return _list_folder(path)
@@ -32,7 +38,7 @@ def view_path(path: str, first: int, last: int) -> str:
 
 
 def create_file(path: str, text: str) -> str:
-    """Write a file; an existing one is replaced."""
+    """Write a file, or replace an existing one; return a confirmation."""
     if folder := os.path.dirname(path):
         os.makedirs(folder, exist_ok=True)
     replaced = os.path.exists(path)
@@ -42,9 +48,10 @@ def create_file(path: str, text: str) -> str:
 
 
 def str_replace(path: str, old: str, new: str) -> str:
-    """Replace `old`, which must occur exactly once, by `new`.
+    """Replace a text that must occur exactly once in a file; return the lines around the new text.
 
-    Returns the lines around it afterwards.
+    Raises:
+        FolderError: If `old` does not occur exactly once.
     """
     text = _text(path)
     count = text.count(old) if old else 0
@@ -63,7 +70,13 @@ def str_replace(path: str, old: str, new: str) -> str:
 
 
 def grep(pattern: str, path: str) -> str:
-    """Return every matching line as `file:number:line`, in a file or below a folder."""
+    """Return every line that matches a regular expression as `file:number:line`, in a file or below a folder.
+
+    At most 200 lines are returned, and the search ends after five seconds.
+
+    Raises:
+        FolderError: If the expression is invalid, or the path does not exist.
+    """
     try:
         expression = re.compile(pattern)
     except re.error as error:
@@ -88,12 +101,10 @@ def grep(pattern: str, path: str) -> str:
 def list_entries(path: str) -> str:
     """Return all entries below a folder as JSON: path → `file`, `folder`, `link` or `other`.
 
-    Links are not followed.
-
-    Hidden, empty and unreadable entries are included.
+    Hidden, empty and unreadable entries are included; links are not followed.
 
     Raises:
-        FolderError: An entry cannot be read, or there are too many entries.
+        FolderError: If an entry cannot be read, or there are more than 5000 entries.
     """
     kinds_by_path: dict[str, str] = {}
     pending = [path]

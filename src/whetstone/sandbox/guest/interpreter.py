@@ -36,7 +36,16 @@ _MAX_VALUE_CHARACTERS = 100_000
 
 
 def run_interpreter(host: socket.socket, output: int, home: str, options: Mapping[str, Any]) -> None:
-    """Answer requests until the host closes the connection."""
+    """Answer requests of the host until it closes the connection.
+
+    The supervisor calls this function in a forked child.
+
+    Args:
+        host: Socket to the host.
+        output: File descriptor that replaces standard output and standard error.
+        home: Folder of the session, the working directory.
+        options: Options of the session: `seed`.
+    """
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(output, 1)
@@ -74,7 +83,7 @@ def run_interpreter(host: socket.socket, output: int, home: str, options: Mappin
 
 
 class _Python:
-    """Notebook: names are kept between calls, and the value of the last expression is returned."""
+    """Python notebook: names are kept between calls, and the value of the last expression is returned."""
 
     def __init__(self, home: str) -> None:
         self.home = home
@@ -117,7 +126,7 @@ class _Python:
 
 
 class _Shell:
-    """Shell commands; files and the current folder are kept between calls, variables are not."""
+    """Shell: files and the current folder are kept between calls, variables are not."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -162,7 +171,7 @@ def _write(path: str, data: str) -> dict[str, Any]:
 
 
 def _call_file_tool(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a file tool inside the sandbox, in which a wrong path can do no harm."""
+    """Call a function of `files.py` by name; inside the sandbox a wrong path can do no harm."""
     try:
         return {"value": getattr(files, function)(**arguments)}
     except files.FolderError as error:
@@ -170,7 +179,7 @@ def _call_file_tool(function: str, arguments: Mapping[str, Any]) -> dict[str, An
 
 
 def _open_stream(file: int) -> io.TextIOWrapper:
-    """Return a line-buffered stream, so that output before a timeout is not lost."""
+    """Return a line-buffered text stream for a file descriptor, so that output before a timeout is not lost."""
     raw = io.BufferedWriter(io.FileIO(file, "w", closefd=False), 1 << 16)
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
@@ -182,7 +191,7 @@ def _seed(seed: int) -> None:
 
 
 def _reap_children() -> None:
-    """Wait for ended children of earlier calls; they count as processes until then."""
+    """Wait for ended child processes of earlier calls, which count toward the process limit until then."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -195,7 +204,7 @@ def _cpu_seconds() -> float:
 
 
 def _limit_cpu(used: float, limit: float) -> None:
-    """Set the processor time of the next call; the kernel counts whole seconds, the host measures exactly."""
+    """Set the processor time limit of the next call; the kernel counts whole seconds."""
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + limit) + 1, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
@@ -204,7 +213,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _format_error(error: BaseException, home: str) -> str:
-    """Format a traceback: the lines of these calls and of the session's files, the last line of a library, the error.
+    """Return a traceback with the lines of these calls and of the session's files, and the last line of a library.
 
     Of a library's line, neither the folder nor the number is shown, and paths of the session's folder are relative:
     they differ between machines, and a model that reads them would sample different tokens from the same seed.
@@ -222,7 +231,7 @@ def _format_error(error: BaseException, home: str) -> str:
 
 class _Stack(traceback.StackSummary):
     def format_frame_summary(self, frame_summary: traceback.FrameSummary, **options: bool) -> str:
-        """Format a line of a library by the path of its module and its text; Python 3.13 passes `colorize`."""
+        """Format a library's frame by the path of its module and its text; Python 3.13 passes `colorize`."""
         path = frame_summary.filename
         libraries = [f"{folder}/" for folder in sys.path if folder and path.startswith(f"{folder}/")]
         if not libraries:
@@ -232,7 +241,7 @@ class _Stack(traceback.StackSummary):
 
 
 def _list_links(explained: traceback.TracebackException) -> list[traceback.TracebackException]:
-    """List an exception, its causes, and the members of groups."""
+    """Return an exception with its causes, contexts and group members, at most 50."""
     links: list[traceback.TracebackException] = []
     left = [explained]
     while left and len(links) < _MAX_LINKS:
@@ -250,7 +259,7 @@ def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _take_plots() -> list[str]:
-    """Return open figures as PNG and close them."""
+    """Return open matplotlib figures as base64 PNG images, and close them."""
     plotting = sys.modules.get("matplotlib.pyplot")
     if plotting is None:
         return []
@@ -267,7 +276,7 @@ def _take_plots() -> list[str]:
 
 
 def _as_image(value: Any) -> str | None:
-    """Return a picture of Pillow as PNG."""
+    """Return a Pillow image as a base64 PNG image; None for other values and for large images."""
     if "PIL.Image" not in sys.modules or not isinstance(value, sys.modules["PIL.Image"].Image):
         return None
     file = io.BytesIO()

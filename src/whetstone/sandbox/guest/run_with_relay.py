@@ -1,4 +1,4 @@
-"""First process of a sandboxed agent program: opens its listening socket, drops privileges and executes the program.
+"""First process of a sandboxed agent program: opens a listening socket, drops privileges, and executes the program.
 
 The network namespace contains only the loopback interface. A listening socket remains in the namespace in which it was
 created, whichever process holds it; the host therefore accepts connections from inside.
@@ -15,9 +15,10 @@ from whetstone.sandbox.guest import confine, wire
 
 
 def run_program() -> None:
-    """Open the listening socket, drop all privileges and execute the program.
+    """Open the listening socket, drop all privileges, and execute the requested program.
 
-    The socket is passed to the host, which confirms that it accepts connections.
+    The socket is passed to the host, and the program starts when the host confirms that it accepts connections.
+    `sandboxed_process.start` runs this function inside bubblewrap.
     """
     host = socket.socket(fileno=int(sys.argv[1]))
     request = wire.receive_packet(host)[0]

@@ -1,4 +1,4 @@
-"""Supervisor: first process of a jail; starts its interpreters, kills leftover processes, ends with its connection.
+"""Supervisor, first process of a jail: starts interpreters, kills leftover processes, and ends with its connection.
 
 As first process of its PID namespace it cannot be killed from inside. When it ends, the kernel ends all others.
 
@@ -23,15 +23,19 @@ from typing import Any
 from whetstone.sandbox.guest import cleanup, interpreter, syscalls, wire
 
 NOT_STARTED = 1000
-"""Number sent instead of an exit code if no process could be started."""
+"""Number that the supervisor sends instead of an exit code if no process could be started."""
 _ROUNDS, _PAUSE_SECONDS = 50, 0.001
 
 
 def run_supervisor(host: socket.socket, folders: Sequence[str], processes: ProcessGroup) -> None:
-    """Answer requests until the host closes the connection.
+    """Handle requests of the host until it closes the connection; then kill all processes of the jail.
+
+    The fork server calls this function in the session's first process.
 
     Args:
+        host: Socket to the host.
         folders: Writable folders; the first is the working directory.
+        processes: Processes of the jail.
     """
     with contextlib.suppress(OSError):  # the host may close the connection at any time
         _handle_requests(host, folders, processes)
@@ -87,7 +91,7 @@ def _start(
     *,
     is_scoped: bool,
 ) -> int | None:
-    """Start an interpreter; return its process id, None if the limit of processes is reached."""
+    """Start an interpreter; return its process id, or None if the process limit is reached."""
     channel, output = files
     try:
         child = os.fork()
@@ -117,13 +121,13 @@ def _start(
 
 
 class ProcessGroup:
-    """All processes of a jail except this one.
+    """All processes of a jail except the supervisor.
 
-    Created before this process drops the privileges that listing needs.
+    It must be created before the supervisor drops the privileges that listing processes needs.
 
     Args:
         has_pid_namespace: Whether the jail has its own PID namespace, so that all visible processes belong to it.
-        is_scoped: Whether signals reach only its own processes.
+        is_scoped: Whether signals reach only processes of the jail.
     """
 
     def __init__(self, *, has_pid_namespace: bool, is_scoped: bool) -> None:
@@ -132,9 +136,13 @@ class ProcessGroup:
         self._children = -1 if has_pid_namespace else os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
 
     def kill_others(self, survivor: int) -> tuple[int, bool]:
-        """Kill all processes except the survivor.
+        """Kill all processes except one, until no other is found; after 50 rounds kill that one, too.
 
-        Returns their number and whether the survivor still runs.
+        Args:
+            survivor: Process id that is spared.
+
+        Returns:
+            (number of killed processes, whether the survivor still runs).
         """
         killed: set[int] = set()
         for _ in range(_ROUNDS):
@@ -151,7 +159,7 @@ class ProcessGroup:
         return len(killed), False
 
     def end(self) -> None:
-        """Kill all processes."""
+        """Kill all processes of the jail and wait until they have ended."""
         while True:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if self.has_pid_namespace or self.is_scoped:
@@ -186,7 +194,7 @@ def _is_running(pid: str) -> bool:
 
 
 def list_descendants(pid: int) -> Iterator[int]:
-    """Yield a process and its visible descendants, from all of its threads."""
+    """Yield a process id and those of its visible descendants, including children of its threads."""
     left = [pid]
     while left:
         yield (parent := left.pop())
@@ -197,7 +205,7 @@ def list_descendants(pid: int) -> Iterator[int]:
 
 
 def _reap_others(max_count: int) -> None:
-    """Wait for ended children, so that they are not listed again; those of other parents are reaped by them first."""
+    """Wait for up to `max_count` ended processes, so that they are not listed again."""
     for _ in range(max_count):
         try:
             os.waitpid(-1, os.WNOHANG)
@@ -223,8 +231,10 @@ def _reset_folders(folders: Sequence[str]) -> bool:
 
 
 def _read_condition(folders: Sequence[str]) -> tuple[Any, ...]:
-    """Return all settings of this process and its folders that untrusted code can change from outside, for a
-    comparison."""
+    """Return all settings of this process and its folders that untrusted code can change from outside.
+
+    A jail is reused only if they are the same as at its start.
+    """
     kinds = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
     return (
         *(resource.getrlimit(getattr(resource, kind)) for kind in kinds),
@@ -241,7 +251,7 @@ def _read_condition(folders: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _read_text(path: str) -> str:
-    """Return a file's text; empty if the file is missing or unreadable."""
+    """Return the text of a file; empty if it is missing or unreadable."""
     with contextlib.suppress(OSError), open(path) as file:
         return file.read()
     return ""

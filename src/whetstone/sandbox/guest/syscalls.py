@@ -1,4 +1,4 @@
-"""System calls without a Python function: namespaces, mounts, `prctl` and Landlock.
+"""Linux system calls that Python has no function for: namespaces, mounts, `prctl` and Landlock.
 
 Note:
     A failed system call returns -1 and does nothing else, so that an unchecked confinement may be missing. Every
@@ -23,9 +23,9 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
 READ = _EXECUTE | _READ_FILE | _READ_FOLDER
-"""Landlock: read files, list folders, run programs."""
+"""Landlock rights to read files, list folders and run programs."""
 WRITE = _WRITE_FILE
-"""Landlock: write to existing files."""
+"""Landlock right to write to existing files."""
 
 
 def _checked(result: int, what: str) -> int:
@@ -36,41 +36,59 @@ def _checked(result: int, what: str) -> int:
 
 
 def enter_namespaces(flags: int) -> None:
-    """Enter new namespaces."""
+    """Move this process into new namespaces (`unshare`).
+
+    Args:
+        flags: Combination of `NEW_MOUNTS`, `NEW_HOSTNAME`, `NEW_IPC`, `NEW_USERS` and `NEW_PIDS`.
+
+    Raises:
+        OSError: If the kernel refuses.
+    """
     _checked(_libc.unshare(flags), "unshare")
 
 
 def mount_file_system(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Mount a file system on a folder."""
+    """Mount a file system on a folder (`mount`).
+
+    Args:
+        source: Source, such as `proc` or `none`.
+        target: Folder.
+        kind: Type of the file system, such as `tmpfs`.
+        flags: Combination of mount flags, such as `READ_ONLY`.
+        options: Options of the file system.
+
+    Raises:
+        OSError: If the kernel refuses.
+    """
     encoded = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
     _checked(_libc.mount(*encoded), f"mount {target}")
 
 
 def set_dumpable(yes: bool) -> None:
-    """Set whether other processes of the same user can inspect this process."""
+    """Set whether other processes of the same user can inspect this process (`PR_SET_DUMPABLE`)."""
     _checked(_libc.prctl(_SET_DUMPABLE, int(yes), 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def set_child_subreaper() -> None:
-    """Become the parent of every descendant whose own parent has ended."""
+    """Make this process the parent of every descendant whose own parent ends (`PR_SET_CHILD_SUBREAPER`)."""
     _checked(_libc.prctl(_ADOPT_ORPHANS, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def set_parent_death_signal() -> None:
-    """Request SIGKILL when the starting thread ends.
+    """Request that the kernel kills this process when the thread that started it ends (`PR_SET_PDEATHSIG`).
 
-    If it may have ended already, compare the parent's id.
+    The parent may have ended before the call; compare its process id afterwards.
     """
     _checked(_libc.prctl(_END_WITH_PARENT, 9, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def set_no_new_privs() -> None:
-    """Forbid programs started from here to gain privileges, such as by setuid bits."""
+    """Forbid that programs started from here gain privileges, such as by setuid bits (`PR_SET_NO_NEW_PRIVS`)."""
     _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
 
 
 def drop_capabilities() -> None:
-    """Drop all capabilities permanently."""
+    """Drop all capabilities of this process permanently."""
     for capability in range(64):
         if _libc.prctl(_DROP_BOUNDING, capability, 0, 0, 0) < 0:
             break  # there are no further capabilities
@@ -79,7 +97,7 @@ def drop_capabilities() -> None:
 
 
 def io_priority() -> int:
-    """Return the I/O priority of this process as the kernel numbers it."""
+    """Return the I/O priority of this process as the kernel's number; 0 on unknown architectures."""
     number = {"x86_64": 252, "aarch64": 31}.get(os.uname().machine)
     return int(_libc.syscall(number, 1, 0)) if number is not None else 0
 
@@ -103,15 +121,15 @@ def landlock_version() -> int:
 
 
 def restrict_paths(allowed: Iterable[tuple[str, int | None]]) -> None:
-    """Restrict this process to these paths and everything below.
+    """Restrict this process to these paths and everything below them, with Landlock.
 
-    No network, no signals to outside processes.
+    If the version supports it, the network and signals to outside processes are blocked, too.
 
     Args:
-        allowed: Paths with `READ`, `WRITE`, or None for everything; missing paths are ignored.
+        allowed: Paths with `READ`, `WRITE`, a combination, or None for all rights; missing paths are ignored.
 
     Raises:
-        OSError: The kernel has no Landlock.
+        OSError: If the kernel has no Landlock.
     """
     version = landlock_version()
     # rights per version: 13 at first, then renaming across folders, truncating, device controls

@@ -1,4 +1,4 @@
-"""Wire format between host and guest: small packets that may carry open files, and frames of any length.
+"""Wire format between host and guest: packets that may carry open files, and length-prefixed frames.
 
 Only JSON crosses the boundary, never a pickle, and the host trusts nothing that it receives.
 """
@@ -13,36 +13,39 @@ from typing import Any
 
 PACKET_BYTES = 65536
 _MAX_FRAME_BYTES = 1 << 30
-"""Maximum bytes of a frame to the guest, including files of a session."""
+"""Maximum size of a frame to the guest in bytes, including the files of a session."""
 LENGTH = struct.Struct("!I")
 
 
 def send_packet(to: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
-    """Send one packet on a `SOCK_SEQPACKET` socket, with open files if there are any."""
+    """Send one message on a `SOCK_SEQPACKET` socket, with open file descriptors if there are any."""
     socket.send_fds(to, [json.dumps(message).encode()], list(files))
 
 
 def receive_packet(source: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """Receive (message, files); the message is None if the connection is closed.
+    """Receive one message and its file descriptors; blocks.
+
+    Returns:
+        (message, file descriptors); the message is None if the connection is closed.
 
     Raises:
-        ValueError: The packet is not a message.
+        ValueError: If the packet is not a JSON object.
     """
     data, files, _, _ = socket.recv_fds(source, PACKET_BYTES, 8)
     return (_parse_object(data) if data else None), list(files)
 
 
 def frame_message(message: Mapping[str, Any]) -> bytes:
-    """Return a message with its length prefix, for a `SOCK_STREAM` socket."""
+    """Return a message as JSON with its length prefix, for a `SOCK_STREAM` socket."""
     body = json.dumps(message).encode()
     return LENGTH.pack(len(body)) + body
 
 
 def receive_frame(source: socket.socket) -> dict[str, Any] | None:
-    """Receive the next message; None if the connection is closed. Blocks.
+    """Receive the next length-prefixed message; None if the connection is closed. Blocks.
 
     Raises:
-        ValueError: The frame is not a message.
+        ValueError: If the frame is not a JSON object, or is larger than 1 GiB.
     """
     head = _read_exactly(source, LENGTH.size)
     size = LENGTH.unpack(head)[0] if head is not None else 0

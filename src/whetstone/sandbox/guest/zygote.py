@@ -1,7 +1,7 @@
-"""Fork server: a Python process with preloaded modules that becomes a session in milliseconds by forking.
+"""Fork server inside the sandbox: a Python process with preloaded modules that becomes a session by forking.
 
 It never runs untrusted code. Each session is a process with its own namespaces: its own processes, an empty folder and
-a separate user. A `supervisor` in it starts the interpreters.
+a separate user. A `supervisor` in it starts the interpreters. A fork takes milliseconds.
 
 Note:
     The fork server must have no threads, since only the forking thread exists in the child.
@@ -31,7 +31,10 @@ _FIRST_USER, _USERS = 40000, 20000
 
 
 def run_fork_server() -> None:
-    """Serve until the host closes the connection; all sessions end with it."""
+    """Run the fork server until the host closes the connection; all sessions end with it.
+
+    The host starts it with `isolation.server_command`, or in a container with `isolation.container_command`.
+    """
     host, control = _connect(sys.argv[1:])
     settings = wire.receive_frame(host)
     if settings is None:
@@ -89,7 +92,14 @@ def run_fork_server() -> None:
 def _become_session(
     host: socket.socket, wanted: dict[str, Any], settings: dict[str, Any], calls: dict[bool, list[Any]]
 ) -> None:
-    """Enter new namespaces; the grandchild, first process of them, is the session."""
+    """Turn a forked child into a session: enter namespaces, drop privileges, and run the supervisor. Does not return.
+
+    Args:
+        host: Socket to the host.
+        wanted: Limits, user and folder of the session.
+        settings: Settings of the fork server.
+        calls: System call filters, by whether the session owns all files of its user.
+    """
     bounds = confine.Bounds(**wanted["bounds"])
     user: int | None = wanted["user"]
     if settings["contained"]:
@@ -117,7 +127,7 @@ def _become_session(
 
 
 def _connect(where: Sequence[str]) -> tuple[socket.socket, socket.socket]:
-    """Return the two sockets to the host: inherited under their numbers, or in a folder."""
+    """Return the sockets for settings and control: inherited descriptors, or connections to sockets in a folder."""
     if len(where) == 2:
         return socket.socket(fileno=int(where[0])), socket.socket(fileno=int(where[1]))
     channel, control = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -127,7 +137,7 @@ def _connect(where: Sequence[str]) -> tuple[socket.socket, socket.socket]:
 
 
 def _detect_settings() -> dict[str, Any]:
-    """Return the settings of a container, whose kernel features are unknown outside."""
+    """Return the settings that depend on a container's kernel features, which the host cannot know."""
     prefixes = {sys.prefix, sys.base_prefix, "/sandbox", "/usr", "/lib", "/lib64", "/bin", "/etc"}
     return {
         "landlock": syscalls.landlock_version() >= 6,
@@ -154,7 +164,7 @@ def _remove_stale_folders() -> None:
 
 
 def _enter_namespaces(own: Sequence[str], bounds: confine.Bounds, user: int | None) -> None:
-    """Fork twice; only the second child returns, the first process of namespaces with its own empty folders."""
+    """Enter new namespaces with empty folders. Forks twice; only the second child, their first process, returns."""
     outer = os.getuid(), os.getgid()
     users = syscalls.NEW_USERS if user is None else 0
     syscalls.enter_namespaces(
@@ -178,7 +188,13 @@ def _enter_namespaces(own: Sequence[str], bounds: confine.Bounds, user: int | No
 
 
 def probe_session(work: str, temporary: str, own_user: bool) -> None:
-    """Become a session once and print "ready", which tests whether this machine supports it."""
+    """Become a session once and print "ready", to test whether this machine supports namespaces.
+
+    Args:
+        work: Working directory of sessions.
+        temporary: Folder of temporary files.
+        own_user: Whether sessions have separate users.
+    """
     child = os.fork()
     if child == 0:
         bounds = confine.Bounds(0, 8, 64, 1 << 20, 1 << 20, 64)
@@ -195,7 +211,7 @@ def probe_session(work: str, temporary: str, own_user: bool) -> None:
 
 
 def _map_same_user(user: int, group: int) -> None:
-    """Map the current user to itself in a new user namespace."""
+    """Map the current user and group to themselves in a new user namespace."""
     for name, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(line)

@@ -1,4 +1,4 @@
-"""Databases for the `sql` tool: SQLite and DuckDB in a dedicated process, PostgreSQL on a server."""
+"""Databases of the `sql` tool: SQLite and DuckDB in a dedicated process, PostgreSQL on a server."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Start of database processes: one fork server per library, started at the first request.
+"""Fork servers of database processes on the host's side, one per library, started at the first request.
 
 A server is not bound to an event loop or a thread, only to one process: a fork of this process starts its own.
 """
@@ -33,17 +33,26 @@ sys.argv[1:] = [sys.argv[1], sys.argv[3]]
 from whetstone.tools.database.guest.server import run_database_server
 run_database_server()
 """
-"""Packages are replaced by empty modules, because importing them would take longer than everything else."""
+"""Program of the fork server.
+
+Packages are replaced by empty modules, because importing them would take longer than everything else.
+"""
 _MOST_SECONDS_TO_SEND = 10.0
 _MOST_SECONDS_TO_END = 5.0
 
 
 class ResultTooLargeError(Exception):
-    """A response of a database process exceeds the maximum size."""
+    """Response of a database process that exceeds the maximum size."""
 
 
 class DatabaseWorker:
-    """Client side of a database process. Its responses are untrusted, like the query that it runs."""
+    """Client of one database process; `DatabaseServer.start` creates it. The responses are untrusted, like the queries.
+
+    Args:
+        server: Fork server of the process.
+        number: Number of the process at the server.
+        channel: Socket to the process.
+    """
 
     def __init__(self, server: DatabaseServer, number: int, channel: socket.socket) -> None:
         self._server, self._number, self._channel = server, number, channel
@@ -52,7 +61,7 @@ class DatabaseWorker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process is still running."""
+        """Whether the process is running and was not killed."""
         if self._killed:
             return False
         try:
@@ -63,11 +72,15 @@ class DatabaseWorker:
             return False
 
     async def send_request(self, message: dict[str, Any], *, most_bytes: int) -> list[dict[str, Any]]:
-        """Send a message and return all frames of the response; the last is the status. Kill the process on errors.
+        """Send a request and return all frames of the response, the status last; kill the process on errors.
+
+        Args:
+            message: Request as a JSON object.
+            most_bytes: Maximum total size of the response.
 
         Raises:
-            EOFError: The process ended, or sent an invalid frame.
-            ResultTooLargeError: The response is larger than `most_bytes`.
+            EOFError: If the process ended, or sent an invalid frame.
+            ResultTooLargeError: If the response is larger than `most_bytes`.
         """
         try:
             return await self._request(message, most_bytes)
@@ -78,13 +91,13 @@ class DatabaseWorker:
             raise
 
     def kill(self) -> None:
-        """Kill the process, whatever it does."""
+        """Kill the process immediately; a second call has no effect."""
         if not self._killed:
             self._killed = True
             self._server.kill_process(self._number)
 
     async def wait_until_ended(self) -> None:
-        """Kill the process and wait until it has ended, for a limited time. No request may be in flight."""
+        """Kill the process and wait up to five seconds until it has ended; no request may be in flight."""
         self.kill()
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # TimeoutError is one
@@ -119,10 +132,10 @@ class DatabaseWorker:
 
 
 class DatabaseServer:
-    """A fork server that starts and kills database processes.
+    """Fork server that starts and kills database processes; the server process starts at the first request.
 
     Args:
-        library: Python module that reads the databases.
+        library: Python module that reads the databases, `sqlite3` or `duckdb`.
     """
 
     def __init__(self, library: str) -> None:
@@ -133,10 +146,10 @@ class DatabaseServer:
         atexit.register(self.close)
 
     def start(self) -> DatabaseWorker:
-        """Start an idle process.
+        """Start an idle database process and return its client.
 
         Raises:
-            InfrastructureError: No process can be started.
+            InfrastructureError: If no process can be started.
         """
         try:
             channel, child_end = socket.socketpair()
@@ -156,13 +169,13 @@ class DatabaseServer:
         raise AssertionError("unreachable")
 
     def kill_process(self, number: int) -> None:
-        """Kill one of the processes."""
+        """Kill the database process with this number."""
         with self._lock, contextlib.suppress(OSError):  # when the server is gone, its processes are, too
             if self._control is not None and self._owner == os.getpid():
                 send_packet(self._control, {"do": "end", "number": number})
 
     def close(self) -> None:
-        """Kill all processes and the server."""
+        """End the fork server; all its database processes end with it."""
         with self._lock:
             self._close()
 
@@ -200,5 +213,5 @@ class DatabaseServer:
 
 @functools.cache
 def get_fork_server(kind: str) -> DatabaseServer:
-    """Return the fork server of this process for `sqlite` or `duckdb`."""
+    """Return the fork server of this process for `sqlite` or `duckdb` databases."""
     return DatabaseServer({"sqlite": "sqlite3", "duckdb": "duckdb"}[kind])

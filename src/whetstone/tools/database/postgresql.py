@@ -1,4 +1,4 @@
-"""PostgreSQL client: each episode is a transaction that is rolled back at its end.
+"""PostgreSQL database of an episode: a transaction that is rolled back at the end.
 
 The server enforces the time limit; only threads wait for it.
 
@@ -28,10 +28,10 @@ _MOST_COLUMNS = 20_000
 
 
 class PostgreSQL:
-    """See `Database`.
+    """PostgreSQL database of an episode; implements `Database`.
 
     Args:
-        url: `postgresql://…`.
+        url: Address of the database, `postgresql://…`.
         read_only: Whether changes are forbidden.
     """
 
@@ -45,22 +45,22 @@ class PostgreSQL:
         """Connect to the server.
 
         Raises:
-            RecipeError: The library is not installed.
-            InfrastructureError: The server does not respond.
+            RecipeError: If psycopg is not installed.
+            InfrastructureError: If the server does not respond.
         """
         await run_in_thread(self._connect)
 
     async def fetch_rows(self, query: str, *, most: int, seconds: float) -> QueryResult:
-        """See `Database`.
+        """Run one SQL statement in the episode's transaction and return its rows.
 
         Raises:
-            ToolError: The query is invalid, or exceeded its time limit.
-            InfrastructureError: The connection is lost.
+            ToolError: If the statement is invalid, could end the transaction, or exceeded its time limit.
+            InfrastructureError: If the connection is lost.
         """
         return await run_in_thread(self._rows, query=query, most=most, seconds=seconds)  # type: ignore[no-any-return]
 
     async def list_tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
-        """See `Database`."""
+        """Return (`CREATE` statement, columns separated by commas) by table name, from the information schema."""
         query = (
             "SELECT table_name, column_name, data_type FROM information_schema.columns "
             "WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY table_name, ordinal_position"
@@ -77,7 +77,7 @@ class PostgreSQL:
         }
 
     async def close(self) -> None:
-        """See `Database`. A running query is canceled; a server that does not respond is abandoned."""
+        """Roll back and disconnect; a running query is canceled, and a server that does not respond is abandoned."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MOST_SECONDS_TO_CLOSE):
                 await run_in_thread(self._close)

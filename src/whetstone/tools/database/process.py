@@ -25,28 +25,29 @@ from whetstone.tools.thread_runner import run_in_thread
 
 _MEBIBYTE = 1 << 20
 _GRACE_SECONDS = 1.0
-"""Time that an interrupted process has to report the interrupt, in seconds."""
+"""Time in seconds that an interrupted process has to report the interrupt."""
 _MAKING_SECONDS, _OPENING_SECONDS, _COPYING_SECONDS = 10.0, 30.0, 600.0
 _START_SECONDS = 30.0
-"""Time limit for the start of a process, in seconds; the first one waits for the imports of the fork server."""
+"""Time limit for the start of a process in seconds; the first one waits for the imports of the fork server."""
 _MOST_RESULT_BYTES = 64 * _MEBIBYTE
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOrigin:
-    """Initial state of a database."""
+    """Initial state of a SQLite or DuckDB database."""
 
     kind: Literal["sqlite", "duckdb"]
+    """Library that reads the database."""
     path: str = ""
-    """Path of the file; empty if the database is made by statements."""
+    """Path of the file; empty if statements create the database."""
     statements: str | None = None
-    """SQL statements that create the database (SQLite)."""
+    """SQL statements that create the database (SQLite only); None if there is a file."""
     read_only: bool = True
-    """Whether changes are forbidden. Otherwise changes apply to a copy, and the file stays as it is."""
+    """Whether changes are forbidden; otherwise changes apply to a copy, and the file stays unchanged."""
 
 
 class DatabaseProcess:
-    """See `Database`.
+    """SQLite or DuckDB database of an episode in a dedicated process; implements `Database`.
 
     Args:
         origin: Initial state of the database.
@@ -62,11 +63,11 @@ class DatabaseProcess:
         self._closed = False
 
     async def open(self) -> None:
-        """Start the process with the initial state of the database.
+        """Start the process and open the database in its initial state.
 
         Raises:
-            DatabaseError: The database cannot be created or opened; the message has the reason.
-            InfrastructureError: No process can be started.
+            DatabaseError: If the database cannot be created or opened; the message has the reason.
+            InfrastructureError: If no process can be started.
         """
         try:
             await self._begin()
@@ -75,17 +76,17 @@ class DatabaseProcess:
             raise
 
     async def fetch_rows(self, query: str, *, most: int, seconds: float, cell_characters: int = 200) -> QueryResult:
-        """See `Database`.
+        """Run one SQL statement in the process and return its rows.
 
         Args:
-            query: A single SQL statement.
+            query: SQL statement.
             most: Maximum number of rows.
-            seconds: Time limit.
+            seconds: Time limit in seconds.
             cell_characters: Maximum length of a cell's text; bytes are replaced by their number. 0: no limit.
 
         Raises:
-            ToolError: The query is invalid, or exceeded its time or memory.
-            InfrastructureError: No process can be started.
+            ToolError: If the statement is invalid, or exceeded its time or memory.
+            InfrastructureError: If no process can be started.
         """
         message = {"do": "rows", "query": query, "most": most, "cell": cell_characters, "seconds": seconds}
         frames = await self._request(message, seconds)
@@ -102,11 +103,11 @@ class DatabaseProcess:
         return QueryResult(columns, rows)
 
     async def list_tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
-        """See `Database`.
+        """Return (`CREATE` statement, columns separated by commas) by table name.
 
         Raises:
-            ToolError: The query exceeded its time or memory.
-            InfrastructureError: No process can be started.
+            ToolError: If the query exceeded its time or memory.
+            InfrastructureError: If no process can be started.
         """
         frames = await self._request({"do": "tables", "seconds": seconds}, seconds)
         try:
@@ -115,7 +116,7 @@ class DatabaseProcess:
             raise self._brought_down() from None
 
     async def close(self) -> None:
-        """See `Database`. A running query is killed."""
+        """Kill the process, also during a query, and delete the copy of the database."""
         self._closed = True
         if self._worker is not None:
             self._worker.kill()
@@ -123,7 +124,7 @@ class DatabaseProcess:
             await self._leave()
 
     async def _leave(self) -> None:
-        """Wait for the process to end and delete the folder."""
+        """Wait for the process to end, and delete the folder with the copy of the database."""
         worker, self._worker = self._worker, None
         folder, self._folder = self._folder, None
         if worker is not None:
@@ -146,11 +147,11 @@ class DatabaseProcess:
             await self._start(self._own_file, _COPYING_SECONDS, source=self._path)
 
     async def _start(self, path: str, seconds: float, *, source: str = "", statements: str | None = None) -> None:
-        """Start a process that has this file open.
+        """Start a process and open this file in it.
 
         Raises:
-            DatabaseError: The file cannot be opened.
-            InfrastructureError: No process can be started.
+            DatabaseError: If the file cannot be opened.
+            InfrastructureError: If no process can be started.
         """
         if self._worker is not None:
             await self._worker.wait_until_ended()
@@ -194,7 +195,12 @@ class DatabaseProcess:
             raise DatabaseError(reasons.get(str(end["end"]), str(end.get("said"))))
 
     async def _request(self, message: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
-        """Send a request and return all frames of the response except the status."""
+        """Send a request to the process; return all frames of the response except the status.
+
+        Raises:
+            ToolError: If the query failed or exceeded a limit.
+            InfrastructureError: If no process can be started.
+        """
         async with self._lock:
             if self._closed:
                 raise InfrastructureError(
@@ -227,11 +233,11 @@ class DatabaseProcess:
         raise ToolError(str(end.get("said")))
 
     async def _restart(self) -> None:
-        """Restart the process, with the current file if possible, after the last one ended.
+        """Start a new process after the last one ended, with the current file if it can be opened.
 
         Raises:
-            ToolError: The database was reset to its initial state, and all changes are lost.
-            InfrastructureError: The database cannot be opened again.
+            ToolError: If the database was reset to its initial state, so that all changes are lost.
+            InfrastructureError: If the database cannot be opened again.
         """
         try:
             await self._start(self._path if self._folder is None else self._own_file, _OPENING_SECONDS)
@@ -265,7 +271,7 @@ class DatabaseProcess:
         return "" if self.origin.read_only else "; what was not committed, and temporary tables, are gone"
 
     def _brought_down(self) -> ToolError:
-        """Return the error for a process that ended without a status, or sent an invalid one."""
+        """Return the error for a process that ended without a status, or sent an invalid one; kill the process."""
         if self._worker is not None:
             self._worker.kill()
         reasons = f"by more memory than {self.memory_mb} MiB, more time than it had, or a fault"

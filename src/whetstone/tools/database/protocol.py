@@ -1,4 +1,4 @@
-"""Interface of databases: queries and their results."""
+"""Protocol of databases: SQL queries and their results."""
 
 from __future__ import annotations
 
@@ -14,18 +14,32 @@ class QueryResult:
     columns: Sequence[str]
     """Names of the columns; empty if the statement returns no rows."""
     rows: Sequence[Sequence[Any]]
-    """Rows, at most as many as requested."""
+    """Rows of values, at most as many as requested."""
 
 
 class Database(Protocol):
-    """An open database; no method blocks the event loop."""
+    """Open database of an episode; its methods do not block the event loop."""
 
     async def fetch_rows(self, query: str, *, most: int, seconds: float) -> QueryResult:
-        """Return up to `most` rows; raise ToolError if the query is invalid or exceeds its limits."""
+        """Run one SQL statement and return its rows.
+
+        Args:
+            query: SQL statement.
+            most: Maximum number of rows.
+            seconds: Time limit in seconds.
+
+        Raises:
+            ToolError: If the statement is invalid, or exceeds its limits.
+            InfrastructureError: If the database is not available.
+        """
         ...
 
     async def list_tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
-        """Return, by table name: the `CREATE` statement, and the columns separated by commas."""
+        """Return (`CREATE` statement, columns separated by commas) by table name.
+
+        Args:
+            seconds: Time limit in seconds.
+        """
         ...
 
     async def close(self) -> None:

@@ -1,2 +1,1 @@
-"""Code of the database process. It imports only the standard library and the system-call wrappers of
-`sandbox.guest`."""
+"""Guest code of database processes, with only the standard library and the system calls of `sandbox.guest`."""

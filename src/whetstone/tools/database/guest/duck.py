@@ -14,7 +14,7 @@ from whetstone.tools.database.guest.engine import Cursor
 
 
 class DuckDB:
-    """See `DatabaseEngine`."""
+    """DuckDB library with one open file; implements `DatabaseEngine`."""
 
     opens_nothing_beside = True
     gives_memory_back = False
@@ -27,17 +27,17 @@ class DuckDB:
         self._usable = True
 
     def create(self, path: str, statements: str, until: float) -> None:
-        """See `DatabaseEngine`. Not supported: the statements of a task are for SQLite."""
+        """Raise `NotImplementedError`: the statements of a task are for SQLite."""
         raise NotImplementedError
 
     def copy(self, source: str, path: str) -> None:
-        """See `DatabaseEngine`."""
+        """Copy a database file and its write-ahead log."""
         shutil.copyfile(source, path)
         if os.path.isfile(f"{source}.wal"):  # what has not become part of the file yet
             shutil.copyfile(f"{source}.wal", f"{path}.wal")
 
     def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
-        """See `DatabaseEngine`."""
+        """Open a file with half of the memory limit for DuckDB's buffers, and lock the configuration."""
         # statements could otherwise read any file of the machine, and load code
         settings = {"enable_external_access": "false", "autoinstall_known_extensions": "false"}
         # a half of the memory: it counts its buffers, and not all it asks the system for
@@ -46,7 +46,7 @@ class DuckDB:
         self._connection.execute("SET lock_configuration = true")
 
     def execute(self, query: str) -> Cursor:
-        """See `DatabaseEngine`."""
+        """Run one SQL statement; roll the transaction back if it fails."""
         try:
             return self._connection.execute(query)  # type: ignore[no-any-return]
         except (self._duckdb.FatalException, self._duckdb.InternalException):
@@ -58,7 +58,7 @@ class DuckDB:
             raise
 
     def list_tables(self) -> list[tuple[str, str]]:
-        """See `DatabaseEngine`."""
+        """Return (name, `CREATE` statement) of each table and view."""
         cursor = self._connection.execute(
             "SELECT table_name, sql FROM duckdb_tables() UNION ALL "
             "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1"
@@ -67,7 +67,7 @@ class DuckDB:
 
     @contextlib.contextmanager
     def interrupt_at(self, moment: float) -> Iterator[None]:
-        """See `DatabaseEngine`."""
+        """Return a context manager that interrupts the statement in its block at a time, by a timer thread."""
         timer = threading.Timer(max(moment - time.monotonic(), 0), self._connection.interrupt)
         timer.daemon = True
         timer.start()
@@ -77,5 +77,5 @@ class DuckDB:
             timer.cancel()
 
     def is_usable(self) -> bool:
-        """See `DatabaseEngine`."""
+        """Return False after a fatal or internal error of DuckDB."""
         return self._usable

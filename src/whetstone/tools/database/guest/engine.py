@@ -1,4 +1,4 @@
-"""Interface between a database process and the library that reads its file."""
+"""Protocol of the library that reads a database file, inside a database process."""
 
 from __future__ import annotations
 
@@ -8,32 +8,38 @@ from typing import Any, Protocol
 
 
 class Cursor(Protocol):
-    """Result of a statement, row by row."""
+    """Result of a SQL statement, row by row, as the Python DB API defines it."""
 
     @property
     def description(self) -> Sequence[Sequence[Any]] | None:
-        """One item per column, with the name first."""
+        """One item per column, with its name first; None if the statement returns no rows."""
         ...
 
     def fetchone(self) -> Any:
-        """Return the next row; None after the last."""
+        """Return the next row; None after the last row."""
         ...
 
 
 class DatabaseEngine(Protocol):
-    """A database library with at most one open file."""
+    """Database library with at most one open file, restricted to that file."""
 
     opens_nothing_beside: bool
     """Whether a read-only file needs no second file, so that all other files can be blocked before it is opened."""
     gives_memory_back: bool
-    """Whether a process can run further queries after one exceeded its memory."""
+    """Whether a process can run further queries after a query exceeded its memory."""
 
     def create(self, path: str, statements: str, until: float) -> None:
-        """Create a file with SQL statements that can access nothing else and are interrupted at time `until`."""
+        """Create a database file with SQL statements.
+
+        Args:
+            path: Path of the new file.
+            statements: SQL statements, which can access nothing except the new file.
+            until: Time at which they are interrupted, in seconds of the monotonic clock.
+        """
         ...
 
     def copy(self, source: str, path: str) -> None:
-        """Create a file with the contents of another."""
+        """Create a database file with the contents of another file."""
         ...
 
     def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
@@ -42,13 +48,13 @@ class DatabaseEngine(Protocol):
         Args:
             path: Path of the file.
             read_only: Whether changes are forbidden.
-            memory: Memory limit, in bytes.
-            file: Maximum size of the file, in bytes.
+            memory: Memory limit in bytes.
+            file: Maximum size of the file in bytes.
         """
         ...
 
     def execute(self, query: str) -> Cursor:
-        """Run one statement."""
+        """Run one SQL statement and return its cursor."""
         ...
 
     def list_tables(self) -> list[tuple[str, str]]:
@@ -56,7 +62,11 @@ class DatabaseEngine(Protocol):
         ...
 
     def interrupt_at(self, moment: float) -> AbstractContextManager[None]:
-        """Interrupt the statement in the block at a time, if possible; in seconds of the monotonic clock."""
+        """Return a context manager that interrupts the statement in its block at a time, if possible.
+
+        Args:
+            moment: Time in seconds of the monotonic clock.
+        """
         ...
 
     def is_usable(self) -> bool:

@@ -1,4 +1,4 @@
-"""Fork server for database processes: a Python process with the library imported, which forks in milliseconds.
+"""Fork server of database processes: a Python process with the library imported, which forks in milliseconds.
 
 It never runs a query. It also kills processes on request, because only the parent can be sure that a process ID still
 belongs to its child.
@@ -26,7 +26,10 @@ from whetstone.tools.database.guest import worker
 
 
 def run_database_server() -> None:
-    """Serve requests until the client closes the connection; then kill all child processes."""
+    """Start and kill database processes on request until the client closes the connection; then kill all of them.
+
+    `DatabaseServer` starts this function in a Python process: its arguments are a file descriptor and the library.
+    """
     control = socket.socket(fileno=int(sys.argv[1]))
     importlib.import_module(sys.argv[2])
     time.tzset()  # reads the time zone file, which is blocked later

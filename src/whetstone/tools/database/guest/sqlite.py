@@ -13,12 +13,12 @@ from whetstone.tools.database.guest.engine import Cursor
 _MOST_VALUE_BYTES = 16 << 20
 _STEPS_BETWEEN_LOOKS = 10_000
 _OF_A_DUMP = ("foreign_keys", "defer_foreign_keys", "user_version", "application_id", "encoding", "synchronous")
-"""Pragmas at the start of dumps, which affect only the database that is created."""
+"""Pragmas at the start of SQL dumps, which affect only the database that is created."""
 _REFUSED_FUNCTIONS = ("load_extension", "readfile", "writefile", "edit")
 
 
 class SQLite:
-    """See `DatabaseEngine`."""
+    """SQLite library with one open file; implements `DatabaseEngine`."""
 
     opens_nothing_beside = False  # a database in WAL mode has two files more
     gives_memory_back = True
@@ -28,12 +28,12 @@ class SQLite:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The open connection."""
+        """Open connection; must not be read before `create` or `open`."""
         assert self._connection is not None
         return self._connection
 
     def create(self, path: str, statements: str, until: float) -> None:
-        """See `DatabaseEngine`."""
+        """Create a database file with SQL statements; pragmas of a dump are allowed."""
         self._connection = self._connect(path, "rwc")
         self._guard(_allowed_in_making)
         with self.interrupt_at(until):
@@ -41,7 +41,7 @@ class SQLite:
         self._connection.close()
 
     def copy(self, source: str, path: str) -> None:
-        """See `DatabaseEngine`. Uses the backup API, so that a concurrent write is copied completely or not at all."""
+        """Copy a database with the backup API, so that a concurrent write is copied completely or not at all."""
         with (
             contextlib.closing(self._connect(source, "ro")) as original,
             contextlib.closing(self._connect(path, "rwc")) as copy,
@@ -49,7 +49,7 @@ class SQLite:
             original.backup(copy)
 
     def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
-        """See `DatabaseEngine`."""
+        """Open a file, limit its growth, and forbid other files."""
         self._connection = self._connect(path, "ro" if read_only else "rw")
         if read_only:
             self._connection.execute("PRAGMA query_only = ON")
@@ -59,11 +59,11 @@ class SQLite:
         self._guard(_authorize)
 
     def execute(self, query: str) -> Cursor:
-        """See `DatabaseEngine`."""
+        """Run one SQL statement and return its cursor."""
         return self.connection.execute(query)
 
     def list_tables(self) -> list[tuple[str, str]]:
-        """See `DatabaseEngine`."""
+        """Return (name, `CREATE` statement) of each table and view."""
         cursor = self.connection.execute(
             "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
         )
@@ -71,7 +71,7 @@ class SQLite:
 
     @contextlib.contextmanager
     def interrupt_at(self, moment: float) -> Iterator[None]:
-        """See `DatabaseEngine`."""
+        """Return a context manager that interrupts the statement in its block at a time, by a progress handler."""
         connection = self.connection
         connection.set_progress_handler(lambda: time.monotonic() > moment, _STEPS_BETWEEN_LOOKS)
         try:
@@ -80,7 +80,7 @@ class SQLite:
             connection.set_progress_handler(None, 0)
 
     def is_usable(self) -> bool:
-        """See `DatabaseEngine`."""
+        """Return True: SQLite can continue after every error."""
         return True
 
     @staticmethod

@@ -29,7 +29,7 @@ from whetstone.tools.database.guest.engine import DatabaseEngine
 from whetstone.tools.database.guest.sqlite import SQLite
 
 MOST_FRAME_BYTES = 32 << 20
-"""Maximum size of a frame, in bytes; a larger result is sent in several frames."""
+"""Maximum size of a frame in bytes; a larger result is sent in several frames."""
 _FRAME_BYTES = 1 << 18
 _MOST_ROW_BYTES = MOST_FRAME_BYTES - 2 * _FRAME_BYTES
 _MOST_SAID = 2000
@@ -43,16 +43,18 @@ _OF_THE_MACHINE = (
 
 
 class RowTooLargeError(Exception):
-    """A row does not fit into a frame."""
+    """Row of a result that does not fit into a frame."""
 
 
 def serve_queries(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
-    """Answer queries until the client disconnects.
+    """Run a database process: open one file, and answer queries until the client disconnects.
+
+    The fork server calls this function in a forked child.
 
     Args:
         host: Socket to the client.
-        server: Process ID of the parent.
-        calls: Filters of system calls; see `confine.system_call_filters`.
+        server: Process id of the fork server.
+        calls: System call filters; see `confine.system_call_filters`.
     """
     _on_its_own(server)
     if wire.receive_frame(host) is None:
@@ -124,7 +126,7 @@ def _answer(engine: DatabaseEngine, request: dict[str, Any], host: socket.socket
 
 
 def _columns(engine: DatabaseEngine, table: str) -> str:
-    """Return the column names of a table; for a view that cannot be read, the error."""
+    """Return the column names of a table, separated by commas; the error text for a view that cannot be read."""
     quoted = table.replace('"', '""')
     try:
         description = engine.execute(f'SELECT * FROM "{quoted}" LIMIT 0').description or ()
@@ -134,7 +136,17 @@ def _columns(engine: DatabaseEngine, table: str) -> str:
 
 
 def _pieces(rows: Iterable[Sequence[Any]], most: int, cell: int, path: str) -> Iterable[bytes]:
-    """Yield frames with up to `most` rows in total, none above the maximum size of a frame."""
+    """Yield frames with rows, none above the maximum size of a frame.
+
+    Args:
+        rows: Rows of a result.
+        most: Maximum number of rows in total.
+        cell: Maximum length of a cell's text; 0: no limit.
+        path: Path of the database, which is replaced by its name.
+
+    Raises:
+        RowTooLargeError: If a row does not fit into a frame.
+    """
     gathered: list[str] = []
     size = 0
     for row in itertools.islice(rows, most):
@@ -156,9 +168,10 @@ def _rows_frame(rows: Sequence[str]) -> bytes:
 
 
 def _plain(value: Any, cell: int, path: str) -> Any:
-    """Return a value as JSON has it: `cell` characters at most, bytes as their number; if `cell` is 0, all of it.
+    """Return a cell's value as JSON can express it.
 
-    The path of the database is replaced by its name: it differs between machines and episodes, and a model reads it.
+    A text has at most `cell` characters and bytes are replaced by their number, unless `cell` is 0. The path of the
+    database is replaced by its name: it differs between machines and episodes, and a model reads it.
     """
     if value is None or isinstance(value, bool | int | float):
         return value
@@ -181,7 +194,7 @@ def _error_frame(error: Exception, until: float, path: str) -> dict[str, Any]:
 
 
 def _on_its_own(server: int) -> None:
-    """Detach from the server's session and terminal; exit when the server exits."""
+    """Detach from the fork server's session and terminal; make this process end when the server ends."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):
@@ -196,7 +209,7 @@ def _on_its_own(server: int) -> None:
 
 
 def _limit(memory: int, file: int) -> None:
-    """Set resource limits, in bytes: memory beyond its present use, and file size."""
+    """Set the resource limits of this process, in bytes: memory beyond its current use, and file size."""
     with contextlib.suppress(OSError), open("/proc/self/status") as status:
         present_kib = next(int(line.split()[1]) for line in status if line.startswith("VmData"))
         memory += present_kib << 10
