@@ -59,6 +59,10 @@ class RouteError(Exception):
         headers: Additional headers of the response, such as `Allow`.
     """
 
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.headers = status, dict(headers or {})
+
 
 class Family(NamedTuple):
     """Prometheus metric with its samples."""
