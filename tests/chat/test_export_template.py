@@ -203,7 +203,7 @@ def test_a_format_that_no_template_can_write_is_named_and_the_original_is_kept()
     result = export_template(chat, probe_prompts(chat))
     assert result.is_original
     assert result.source == CHATML
-    assert result.problem == "the tool-call format writes calls in a way that no template was derived for"
+    assert result.problem.startswith("the tool-call format writes calls in a way that no chat template can be derived")
     assert result.reproduced < result.prompts
 
 

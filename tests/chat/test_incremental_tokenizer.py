@@ -63,7 +63,7 @@ def test_template_receives_only_the_variables_that_it_reads(tokenizer_of):
     assert pickle.loads(pickle.dumps(quiet)).variables == {"thinks": False}
     with pytest.raises(PolicyError, match='never reads "think"; did you mean "thinks"'):
         Chat(tokenizer, FORMATS["hermes"](), {"think": False})
-    with pytest.raises(PolicyError, match='"messages" is already a variable of every chat template'):
+    with pytest.raises(PolicyError, match='the template variable "messages" cannot be set'):
         Chat(tokenizer, FORMATS["hermes"](), {"messages": "none"})
 
 

@@ -137,5 +137,5 @@ def test_message_of_four_gigabytes_is_not_awaited():
     host_end, guest_end = socket.socketpair()
     with host_end, guest_end:
         guest_end.sendall(LENGTH.pack((1 << 32) - 1))
-        with pytest.raises(ValueError, match="a message of 4294967295 bytes"):
+        with pytest.raises(ValueError, match="a frame of 4294967295 bytes"):
             receive_frame(host_end)

@@ -37,7 +37,7 @@ def test_strongest_layer_is_chosen_and_unsafe_only_if_it_is_set():
         with pytest.raises(SandboxError, match="unsafe"):
             Sandbox()
     assert Sandbox(isolation="unsafe").isolation is Isolation.UNSAFE
-    with pytest.raises(SandboxError, match="there are: auto, namespaces"):
+    with pytest.raises(SandboxError, match="use one of: auto, namespaces"):
         Sandbox(isolation="docker-in-docker")
 
 

@@ -204,19 +204,22 @@ def test_stop_sequence_ends_the_response_before_it(assembly):
     [
         ({"model": "gpt"}, "The model `gpt` does not exist; this server has `tiny`: send it as `model`, or start"),
         ({"best_of": 2}, "best_of: answers that are sampled and not returned cannot be recorded"),
-        ({"n": 0}, "n: from 1 to 128, got 0"),
-        ({"temperature": 3}, "temperature: from 0 to 2, got 3"),
-        ({"messages": []}, "messages: a list of messages, one or more"),
+        ({"n": 0}, "n: must be from 1 to 128, got 0"),
+        ({"temperature": 3}, "temperature: must be from 0 to 2, got 3"),
+        ({"messages": []}, "messages: expected a list of at least one message, got []"),
         (
             {"messages": [{"role": "tool", "tool_call_id": "c", "content": "5"}]},
-            "a result without a preceding call",
+            "messages[0]: no earlier message has the call c of this result",
         ),
-        ({"messages": [*HI, {"role": "assistant", "content": "5"}]}, "the last one is of the assistant"),
+        ({"messages": [*HI, {"role": "assistant", "content": "5"}]}, "the last message is from the assistant"),
         ({"messages": [{"role": "user", "content": "long " * 2000}]}, "maximum context length is 768 tokens"),
         ({"tools": [TOOL, TOOL]}, 'duplicate tool "add"'),
-        ({"tool_choice": "required"}, "tool_choice: required, and there are no tools"),
-        ({"top_logprobs": 5}, "top_logprobs: only with logprobs: true"),
-        ({"response_format": {"type": "xml"}}, "no type xml; there are text, json_object, json_schema"),
+        ({"tool_choice": "required"}, 'tool_choice: "required" needs tools'),
+        ({"top_logprobs": 5}, "top_logprobs: requires `logprobs: true`"),
+        (
+            {"response_format": {"type": "xml"}},
+            "response_format.type: must be text, json_object or json_schema, got xml",
+        ),
         ({"response_format": {"type": "json_object"}, "tools": [TOOL]}, "cannot be combined with tools"),
         ({"logit_bias": {"100000": 1}}, "logit_bias: no token 100000; there are"),
         (
@@ -230,10 +233,10 @@ def test_stop_sequence_ends_the_response_before_it(assembly):
                     *HI,
                 ]
             },
-            "messages[1]: the call c has no result after it",
+            "messages[1]: the call c has no result; add its result",
         ),
-        ({"max_tokens": "many"}, "max_tokens: 1 or more, got many"),
-        ({"messages": "hello"}, "messages: a list of messages"),
+        ({"max_tokens": "many"}, "max_tokens: must be 1 or more, got many"),
+        ({"messages": "hello"}, "messages: expected a list of at least one message, got hello"),
     ],
 )
 def test_invalid_request_is_refused_in_the_format_of_the_api(assembly, more, message):

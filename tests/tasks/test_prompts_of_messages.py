@@ -39,7 +39,7 @@ def test_task_with_messages_survives_json_and_the_wire(task):
     [
         ([], "must end with a user message"),
         ([*MESSAGES, {"role": "assistant", "content": "5"}], "must end with a user message"),
-        ([{"role": "robot", "content": "x"}], "a message has a role of"),
+        ([{"role": "robot", "content": "x"}], "a message must be an object with a role of"),
         (3, "the prompt of a task must be a text or a list of messages, got int"),
     ],
 )
@@ -70,7 +70,7 @@ def test_same_question_in_another_conversation_is_another_text(tmp_path):
 
 def test_bad_messages_are_reported_with_their_line(tmp_path):
     rows = [{"prompt": "text", "answer": 1}, {"prompt": [{"role": "robot", "content": "x"}], "answer": 1}]
-    with pytest.raises(TaskError, match=r"rows\.jsonl:2  a message has a role of"):
+    with pytest.raises(TaskError, match=r"rows\.jsonl:2  a message must be an object with a role of"):
         source(tmp_path, "jsonl", rows)
 
 

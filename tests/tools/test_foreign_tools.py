@@ -193,7 +193,7 @@ def test_server_that_crashes_in_a_call_and_restarts_is_a_failure_of_the_call(tmp
 
 @pytest.mark.slow
 def test_missing_mcp_package_is_reported():
-    with pytest.raises(RecipeError, match="set either `command` or `url`"):
+    with pytest.raises(RecipeError, match="set exactly one of `command` and `url`"):
         Mcp()
     with pytest.raises(RecipeError, match="has no tool fly"):
         played(Toolset([Mcp(command=SERVER, include=["fly"])]))
@@ -681,7 +681,7 @@ def test_task_selects_its_tools(files):
         Toolset([catalogue]), ("get_weather", {"of": "Bern"}), task=Task("t", "What is the weather in Bern?")
     )
     assert texts[0].text == "rain"
-    with pytest.raises(RecipeError, match="no tool in `file` or `functions`"):
+    with pytest.raises(RecipeError, match="there are no tools; set `file` or `functions`"):
         ToolCatalog()
 
 

@@ -400,7 +400,10 @@ def _result(format: ToolCallFormat) -> list[str]:
             "{%- endif %}",
             _append(entry),
         ]
-    raise PolicyError("the tool-call format shows results in a way that no template was derived for")
+    raise PolicyError(
+        "the tool-call format writes tool results otherwise than as constant text around them, which no chat template "
+        "can be derived from; export with another format"
+    )
 
 
 def _first_messages(*, knows_system: bool, shows_tools: bool) -> list[str]:

@@ -46,7 +46,8 @@ def _tools_body(format: ToolCallFormat) -> str:
     parts = _repeated(lambda count: format.describe(tools[:count]), bodies, ("",) * len(tools))
     if parts is None or parts[1] is None:
         raise PolicyError(
-            "the tool-call format describes tools in a way that no chat template can repeat; export another format"
+            "the tool-call format describes tools in a way that no chat template can be derived from; implement "
+            "`DescribesInJinja`, or export with another format"
         )
     head, between, tail = map(write_literal, parts)
     return (
@@ -65,7 +66,10 @@ def _calls_body(format: ToolCallFormat) -> str:
     calls = [ToolCall(name, body) for name, body in zip(_NAMES, bodies, strict=True)]
     parts = _repeated(lambda count: format.write(assistant("", *calls[:count]), ()), bodies, _NAMES)
     if parts is None:
-        raise PolicyError("the tool-call format writes calls in a way that no template was derived for")
+        raise PolicyError(
+            "the tool-call format writes calls in a way that no chat template can be derived from; implement "
+            "`WritesInJinja`, or export with another format"
+        )
     head, between, tail = parts
     separator = "\n"
     with suppress(ValueError):

@@ -265,7 +265,9 @@ class Chat:
         answered = ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE})
         opened, unopened, rendered = show(question, True), show(question, False), show(answered, False)
         if _PROBE not in opened:
-            raise PolicyError(f"{self._named}: its chat template does not render user messages")
+            raise PolicyError(
+                f"{self._named}: its chat template does not render user messages; use a model with another template"
+            )
         before, _, _ = rendered.partition(_PROBE)
         header = before.removeprefix(show(answered[:1], True))
         if opened == unopened and header != before and header.strip():
@@ -558,7 +560,9 @@ class Chat:
         for candidate in (self._break_special(text), self._break_special(folded), spaced):
             if self._special_ids.isdisjoint(self.encode(candidate)):
                 return candidate
-        raise PolicyError("untrusted text contains special tokens of the tokenizer")
+        raise PolicyError(
+            f"{self._named}: a message contains text that the tokenizer always reads as a special token: {text[:40]!r}"
+        )
 
     def _break_special(self, text: str) -> str:
         """Insert a zero-width space after the first character of each text that equals a special token or marker.

@@ -73,7 +73,8 @@ class ToolSpec:
         """
         inner = declared.get("function", declared) if isinstance(declared, Mapping) else None
         if not isinstance(inner, Mapping) or "name" not in inner:
-            raise ValueError('a tool is an object with "name", "description", "parameters"')
+            got = str(declared)[:80]
+            raise ValueError(f'a tool must be an object with "name", "description" and "parameters", got {got}')
         parameters = inner.get("parameters") or inner.get("inputSchema") or {"type": "object", "properties": {}}
         return cls(str(inner["name"]), str(inner.get("description", "")), parameters)
 
@@ -153,7 +154,8 @@ class Message:
                 call has no function name.
         """
         if not isinstance(written, Mapping) or written.get("role") not in get_args(Role):
-            raise ValueError(f"a message has a role of {', '.join(get_args(Role))}, got {str(written)[:80]}")
+            roles = ", ".join(get_args(Role))
+            raise ValueError(f"a message must be an object with a role of {roles}, got {str(written)[:80]}")
         content = written.get("content") or ()
         parts: Sequence[Text | Image]
         parts = (Text(content),) if isinstance(content, str) else [_part_from_openai(part) for part in _list(content)]
@@ -205,13 +207,13 @@ def _part_from_openai(part: Any) -> Text | Image:
         return Text(_text(part.get("text")))
     if kind == "image_url" and isinstance(part.get("image_url"), Mapping):
         return Image(_text(part["image_url"].get("url")))
-    raise ValueError(f'no content part "{str(kind)[:80]}"; there are: text, image_url')
+    raise ValueError(f'unknown content part "{str(kind)[:80]}"; allowed: text, image_url')
 
 
 def _call_from_openai(call: Any) -> ToolCall:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
-        raise ValueError(f"a call is an object with a function, got {str(call)[:80]}")
+        raise ValueError(f'a tool call must be an object with "function", got {str(call)[:80]}')
     return ToolCall(_text(function.get("name")), _text(function.get("arguments")), _text(call.get("id") or ""))
 
 

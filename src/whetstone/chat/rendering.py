@@ -52,7 +52,9 @@ def template_renderer(tokenizer: Any, variables: Mapping[str, Variable] | None =
 
     for name in variables:
         if name in OWN_NAMES:
-            raise PolicyError(f'"{name}" is already a variable of every chat template')
+            raise PolicyError(
+                f'{named}: the template variable "{name}" cannot be set: every chat template receives it already'
+            )
         if name not in template.reads:
             other = sorted(template.reads - OWN_NAMES - {*tokenizer.special_tokens_map})
             alternatives = f"; it reads {', '.join(other)}" if other else ", nor any other"

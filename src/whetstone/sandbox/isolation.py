@@ -127,7 +127,7 @@ def choose_isolation(wanted: str, container: Sequence[str] = ()) -> Isolation:
             if not any(word in part for part in container):
                 raise SandboxError(f"container: {word} is missing; add it to the mounts of the command")
         if shutil.which(container[0]) is None:
-            raise SandboxError(f"container: there is no program {container[0]}")
+            raise SandboxError(f"container: there is no program {container[0]}; install it, or correct the command")
         return Isolation.CONTAINER
     if wanted == "auto":
         for offer in list_isolation_layers():
@@ -144,9 +144,9 @@ def choose_isolation(wanted: str, container: Sequence[str] = ()) -> Isolation:
         raise SandboxError(f"sandbox: no isolation is available ({reasons}); `sandbox: unsafe` runs code without any")
     layer = next((offer for offer in list_isolation_layers() if offer.isolation == wanted), None)
     if layer is None:
-        raise SandboxError(f'no isolation named "{wanted}"; there are: auto, {", ".join(Isolation)}')
+        raise SandboxError(f'sandbox: no isolation named "{wanted}"; use one of: auto, {", ".join(Isolation)}')
     if layer.missing:
-        raise SandboxError(f"isolation {wanted}: {layer.missing}")
+        raise SandboxError(f"sandbox: isolation {wanted} is not available: {layer.missing}")
     return layer.isolation
 
 
@@ -181,7 +181,7 @@ def log_container_guarantees(*, seccomp: bool, landlock: bool) -> None:
     """Log once which guarantees the sandbox itself cannot add inside a container."""
     missing = [] if seccomp else ["system calls are not filtered (its image has no libseccomp.so.2)"]
     missing += [] if landlock else ["only separate users isolate its sessions (its Landlock is older than Linux 6.12)"]
-    logging.getLogger("whetstone").warning("whetstone: in the container %s", "; ".join(missing))
+    logging.getLogger("whetstone").warning("sandbox: inside the container, %s", "; ".join(missing))
 
 
 def has_own_users(isolation: Isolation) -> bool:

@@ -131,7 +131,7 @@ class Jail:
         try:
             send_packet(self.control, {"do": "end", "empty": True, "number": self.num_cleanups})
         except OSError:
-            raise InfrastructureError("the sandbox is gone") from None
+            raise InfrastructureError("sandbox: the session's first process has ended") from None
 
     def kill(self) -> None:
         """Kill the supervisor from outside, and with it all processes; used if the jail does not respond."""

@@ -147,7 +147,7 @@ class Sandbox:
                     return jail
             except OSError as error:
                 self._discard(jail)
-                raise InfrastructureError(f"the sandbox could not start a session: {error}") from None
+                raise InfrastructureError(f"sandbox: no session can be started: {error}") from None
             except BaseException:
                 self._discard(jail)
                 raise
@@ -155,7 +155,7 @@ class Sandbox:
             await asyncio.sleep(_RETRY_SECONDS)
             if attempt == 2:
                 self.server.retire_server()
-        raise InfrastructureError("the sandbox could not start a session")
+        raise InfrastructureError("sandbox: no session started in three attempts; check it with `whetstone doctor`")
 
     def _folder(self) -> str:
         watched = self.isolation in (Isolation.LANDLOCK, Isolation.UNSAFE)

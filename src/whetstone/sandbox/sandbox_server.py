@@ -105,7 +105,7 @@ class ForkServer:
                 break
             except OSError as error:
                 if last:
-                    raise InfrastructureError(f"the sandbox's server is gone: {error}") from None
+                    raise InfrastructureError(f"sandbox: the fork server has ended: {error}") from None
                 assert self._server is not None
                 self._server.kill()
                 self._server.wait()
@@ -152,7 +152,9 @@ class ForkServer:
         if ready is None:
             code = self._server.poll() if self._server is not None else None
             self._end()
-            raise InfrastructureError(f"the sandbox's server does not start (exit code {code})")
+            raise InfrastructureError(
+                f"sandbox: the fork server did not start (exit code {code}); check it with `whetstone doctor`"
+            )
         if self.isolation is Isolation.CONTAINER and not (ready["seccomp"] and ready["landlock"]):
             log_container_guarantees(seccomp=ready["seccomp"], landlock=ready["landlock"])
 
@@ -179,7 +181,10 @@ class ForkServer:
                 for listening in (channel, control):
                     met.append(listening.accept()[0])
             except TimeoutError:
-                raise InfrastructureError(f"no server has come up in the container: {' '.join(words[:4])} …") from None
+                raise InfrastructureError(
+                    f"sandbox: the fork server in the container did not connect within {_START_SECONDS:g} s; check the "
+                    f"command: {' '.join(words[:4])} …"
+                ) from None
         return met[0], met[1]
 
     def retire_server(self) -> None:

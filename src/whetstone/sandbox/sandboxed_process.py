@@ -116,7 +116,7 @@ async def start(
         host.close()
         process.kill()
         reason = (await process.communicate())[1].decode(errors="replace").strip().rpartition("\n")[2]
-        raise InfrastructureError(f"the sandbox's program does not start: {reason or error}") from None
+        raise InfrastructureError(f"sandbox: the program did not start: {reason or error}") from None
     except BaseException:
         host.close()
         process.kill()
@@ -158,9 +158,13 @@ def _bubblewrap(
     paths = [*readable_paths(), *(str(Path(path).absolute()) for path in (folder or ".", *also_readable))]
     for path in paths:
         if not os.path.lexists(path):
-            raise SandboxError(f"there is no folder {path} that the program could read")
+            raise SandboxError(
+                f"sandbox: there is no folder {path} for the program to read; create it, or correct the path"
+            )
         if has_own_user and not os.stat(path).st_mode & stat.S_IROTH:
-            raise SandboxError(f"{path} is closed to others, and the program is another user: chmod o+rX {path}")
+            raise SandboxError(
+                f"sandbox: the program runs as another user, who cannot read {path}; run chmod o+rX {path}"
+            )
     parents = {str(parent) for path in paths for parent in Path(path).parents} - {"/", "/tmp", "/var/tmp", HOME}
     for parent in sorted(parents):
         arguments += ["--perms", "0755", "--dir", parent]

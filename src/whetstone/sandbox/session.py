@@ -272,13 +272,13 @@ class Session:
         """
         jail = self._jail
         if jail is None:
-            raise InfrastructureError("the session was closed in the middle of a call")
+            raise InfrastructureError("sandbox: the session was closed during a call")
         out_of_memory = jail.out_of_memory > self._killed_for_memory
         is_at_fault = self._has_run_code and not await jail.has_server_ended()
         printed = self._captured.text()
         self._end(clean=False)
         if not is_at_fault:
-            raise InfrastructureError(f"the sandbox {lost}")
+            raise InfrastructureError(f"sandbox: the session {lost}, and its code cannot be the cause")
         ending = Ending.MEMORY if out_of_memory else Ending.CRASHED
         return Outcome(ending, output=printed, error=f"the session {lost}: {_LOST_TEXT}", restarted=True)
 
@@ -456,7 +456,7 @@ class Session:
             self._channel.setblocking(False)
             self._output, output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:  # limits of this process
-            raise InfrastructureError(f"no interpreter can be started: {error.strerror}") from None
+            raise InfrastructureError(f"sandbox: no interpreter can be started: {error.strerror}") from None
         os.set_blocking(output_end, True)
         try:
             with contextlib.suppress(OSError):  # if it has ended, the next event is its end

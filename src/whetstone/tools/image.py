@@ -58,7 +58,9 @@ class ImageTools:
             try:
                 self.pictures.append(load_image(source))
             except (OSError, ValueError) as error:
-                raise InfrastructureError(f"picture {len(self.pictures) + 1} of {episode.task.id}: {error}") from None
+                raise InfrastructureError(
+                    f"task {episode.task.id}: image {len(self.pictures) + 1} cannot be read: {error}"
+                ) from None
 
     def crop(self, image: int, left: int, top: int, right: int, bottom: int) -> Result:
         """Show a part of a picture.
@@ -201,13 +203,13 @@ def load_image(source: str) -> Pictures.Image:
         try:
             data = base64.b64decode(source.partition(",")[2], validate=True)
         except binascii.Error:
-            raise ValueError("a data: URL holds base64") from None
+            raise ValueError("a `data:` URL must contain valid base64") from None
     else:
         data = Path(source).read_bytes()
     try:
         picture = Pictures.open(io.BytesIO(data))
         if picture.width * picture.height > _MOST_PIXELS:
-            raise ValueError(f"{picture.width}×{picture.height} pixels are too many")
+            raise ValueError(f"an image of {picture.width}×{picture.height} pixels exceeds {_MOST_PIXELS} pixels")
         picture.load()
         return picture.convert("RGB")
     except (Pictures.DecompressionBombError, SyntaxError, EOFError) as error:  # as files that are damaged have them

@@ -51,7 +51,7 @@ def checked_schema(schema: Mapping[str, Any]) -> str:
         ValueError: If it is not a schema, is too large, refers to another document, or may take unbounded time.
     """
     if not isinstance(schema, Mapping):
-        raise ValueError("it is not a mapping")
+        raise ValueError(f"it must be a mapping, got {type(schema).__name__}")
     try:
         text = json.dumps(schema)
         for key, value in _all(schema):
@@ -64,7 +64,7 @@ def checked_schema(schema: Mapping[str, Any]) -> str:
                     raise ValueError(f"the pattern {pattern[:80]!r} repeats without bounds")
                 regex.compile(pattern)
         if len(text) > _MOST_CHARACTERS:
-            raise ValueError(f"it has {len(text)} characters")
+            raise ValueError(f"it has {len(text)} characters, more than {_MOST_CHARACTERS}")
         kind = jsonschema.validators.validator_for(schema)
         kind.check_schema(schema)
     except ValueError:

@@ -69,7 +69,7 @@ class Mcp:
         timeout_seconds: float = 30.0,
     ) -> None:
         if (command is None) == (url is None):
-            raise RecipeError("mcp: set either `command` or `url`")
+            raise RecipeError("mcp: set exactly one of `command` and `url`")
         load_sdk()
         command = shlex.split(command) if isinstance(command, str) else command
         if command is not None and not command:

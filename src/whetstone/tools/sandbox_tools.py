@@ -84,7 +84,7 @@ class _InSandbox:
     @property
     def _required_session(self) -> Session:
         if self._session is None:
-            raise InfrastructureError("the tool was called before `open`")
+            raise InfrastructureError("sandbox: the tool was called before `open`; open the toolset first")
         return self._session
 
 

@@ -59,7 +59,7 @@ class Simulated:
         timeout_seconds: float = 60.0,
     ) -> None:
         if answers is None and url is None:
-            raise RecipeError("simulated: set `answers` or `url`")
+            raise RecipeError("simulated: there is no source of results; set `answers` or `url`")
         self.replayable = url is None
         self.stateless = url is None
         self.provenance = Provenance.SAMPLED if url is None else Provenance.IMAGINED
@@ -136,7 +136,7 @@ class Answers:
         self._known: dict[str, str] = {}
         for number, row in enumerate(read_lines(file), 1):
             if not isinstance(row, dict) or not {"name", "result"} <= row.keys():
-                raise TaskError(f'{file}:{number}: an answer has "name", "arguments" and "result"')
+                raise TaskError(f'{file}:{number}: each line must be an object with "name", "arguments" and "result"')
             result = row["result"]
             self._known[_key(row["name"], row.get("arguments", {}))] = (
                 result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)

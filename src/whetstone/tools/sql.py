@@ -131,7 +131,7 @@ class Sql:
 
     def _require_database(self) -> Database:
         if self._database is None:
-            raise InfrastructureError("the database was queried before `open`")
+            raise InfrastructureError("sql: the database was queried before `open`; open the toolset first")
         return self._database
 
 

@@ -68,7 +68,7 @@ class ToolCatalog:
         for name in functions:
             self._add(tool_from_function(find_part("tool", name, {}, optional=OPTIONAL)))
         if not self.known:
-            raise RecipeError("catalog: no tool in `file` or `functions`")
+            raise RecipeError("catalog: there are no tools; set `file` or `functions`")
         self.finder = Finder([tool.spec for tool in self.known.values()])
         self.live: dict[str, Tool] = {}
 

@@ -530,7 +530,9 @@ def create_holder(item: Any) -> Any:
     except (Exception, SystemExit) as error:
         raise RecipeError(f'tool "{kind.__name__}" cannot be created: {describe_exception(error)}') from error
     if not holds_something(holder):
-        raise RecipeError(f'tool "{kind.__name__}" has no public method that a model could call')
+        raise RecipeError(
+            f'tool "{kind.__name__}" has no public method that a model could call; add one with typed parameters'
+        )
     return holder
 
 

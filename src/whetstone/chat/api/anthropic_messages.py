@@ -98,7 +98,9 @@ def wants_thinking(body: Mapping[str, Any]) -> bool:
         return False
     kind = require_object(value, "thinking").get("type")
     if kind not in ("enabled", "adaptive", "disabled"):
-        raise RefusedError(f"thinking: enabled, adaptive or disabled, got {truncate_value(kind)}", param="thinking")
+        raise RefusedError(
+            f"thinking.type: must be enabled, adaptive or disabled, got {truncate_value(kind)}", param="thinking"
+        )
     return bool(kind != "disabled")
 
 
@@ -121,7 +123,7 @@ def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
         entry = require_object(item, where)
         role = entry.get("role")
         if role not in ("user", "assistant", "system"):
-            raise RefusedError(f"{where}.role: user or assistant, got {truncate_value(role)}", param=where)
+            raise RefusedError(f"{where}.role: must be user or assistant, got {truncate_value(role)}", param=where)
         new = _spoken(role, entry.get("content"), f"{where}.content")
         messages += new
         places += [where] * len(new)
@@ -170,9 +172,12 @@ def _part(block: Mapping[str, Any], where: str) -> Text | Image:
         if source.get("type") == "base64":
             data, media = (parse_text(source.get(key), f"{where}.source.{key}") for key in ("data", "media_type"))
             return Image(f"data:{media};base64,{data}")
-        raise RefusedError(f"{where}.source: base64 or url, got {truncate_value(source.get('type'))}", param=where)
+        raise RefusedError(
+            f"{where}.source.type: must be base64 or url, got {truncate_value(source.get('type'))}", param=where
+        )
     raise RefusedError(
-        f"{where}: no block {truncate_value(kind)}; allowed: text, image, tool_use (assistant), tool_result (user)",
+        f"{where}: unknown block type {truncate_value(kind)}; allowed: text, image, tool_use (assistant), "
+        "tool_result (user)",
         param=where,
     )
 
@@ -200,7 +205,9 @@ def _tools(value: Any) -> tuple[ToolSpec, ...]:
         where = f"tools[{number}]"
         tool = require_object(item, where)
         if tool.get("type") not in (None, "custom"):
-            raise RefusedError(f"{where}: of type {truncate_value(tool['type'])}; there is: custom", param=where)
+            raise RefusedError(
+                f'{where}.type: must be "custom" or absent, got {truncate_value(tool["type"])}', param=where
+            )
         tools.append(build_tool(where, tool.get("name"), tool.get("description"), tool.get("input_schema")))
     return request_fields.check_unique_tools(tools)
 
@@ -222,11 +229,16 @@ def _choice(value: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, bool, 
         return None, False, ()
     if kind == "any":
         if not tools:
-            raise RefusedError("tool_choice: any, and there are no tools", param="tool_choice")
+            raise RefusedError(
+                'tool_choice: "any" needs tools, and the request has none; add tools, or use "auto"',
+                param="tool_choice",
+            )
         return "", one, tools
     if kind == "tool":
         return check_tool_name(parse_text(choice.get("name"), "tool_choice.name"), tools), one, tools
-    raise RefusedError(f"tool_choice: auto, any, tool or none, got {truncate_value(kind)}", param="tool_choice")
+    raise RefusedError(
+        f"tool_choice.type: must be auto, any, tool or none, got {truncate_value(kind)}", param="tool_choice"
+    )
 
 
 def format_anthropic_message(

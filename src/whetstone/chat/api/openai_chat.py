@@ -62,7 +62,9 @@ def parse_chat_request(body: Mapping[str, Any]) -> CompletionRequest:
     request_fields.refuse_penalties(body)
     named = request_fields.parse_int(body, "top_logprobs", least=0, most=MOST_NAMED) or 0
     if named and not request_fields.parse_bool(body, "logprobs"):
-        raise RefusedError("top_logprobs: only with logprobs: true", param="top_logprobs")
+        raise RefusedError(
+            "top_logprobs: requires `logprobs: true`; set it, or remove top_logprobs", param="top_logprobs"
+        )
     return CompletionRequest(
         parse_chat_messages(body.get("messages")),
         tools,
@@ -87,12 +89,14 @@ def parse_chat_messages(conversation: Any) -> tuple[Message, ...]:
         RefusedError: If a message is invalid, or the messages are not in an order to which a model can respond.
     """
     if not isinstance(conversation, list) or not conversation:
-        raise RefusedError("messages: a list of messages, one or more", param="messages")
+        raise RefusedError(
+            f"messages: expected a list of at least one message, got {truncate_value(conversation)}", param="messages"
+        )
     messages = []
     for number, entry in enumerate(conversation):
         where = f"messages[{number}]"
         if not isinstance(entry, Mapping):
-            raise RefusedError(f"{where}: an object", param=where)
+            raise RefusedError(f"{where}: expected an object, got {truncate_value(entry)}", param=where)
         entry = {key: value for key, value in entry.items() if value is not None}
         if entry.get("role") == "developer":
             entry["role"] = "system"
@@ -107,7 +111,7 @@ def _tool(value: Any, number: int) -> ToolSpec:
     where = f"tools[{number}]"
     tool = require_object(value, where)
     if tool.get("type", "function") != "function":
-        raise RefusedError(f"{where}: of type {truncate_value(tool['type'])}; there is: function", param=where)
+        raise RefusedError(f'{where}.type: must be "function", got {truncate_value(tool["type"])}', param=where)
     inner = require_object(tool.get("function", tool), where)
     return build_tool(where, inner.get("name"), inner.get("description"), inner.get("parameters"))
 
@@ -131,12 +135,18 @@ def parse_tool_choice(value: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | No
         return None, ()
     if value == "required":
         if not tools:
-            raise RefusedError("tool_choice: required, and there are no tools", param="tool_choice")
+            raise RefusedError(
+                'tool_choice: "required" needs tools, and the request has none; add tools, or use "auto"',
+                param="tool_choice",
+            )
         return "", tools
     inner = value.get("function", value) if isinstance(value, Mapping) else None
     name = inner.get("name") if isinstance(inner, Mapping) else None
     if not isinstance(name, str):
-        raise RefusedError('tool_choice: "none", "auto", "required", or a function by name', param="tool_choice")
+        raise RefusedError(
+            f'tool_choice: must be "none", "auto", "required", or a function by name, got {truncate_value(value)}',
+            param="tool_choice",
+        )
     return check_tool_name(name, tools), tools
 
 
@@ -176,8 +186,8 @@ def parse_format(value: Any, name: str, inside: str) -> Mapping[str, Any] | None
         schema = holder.get("schema")
         if isinstance(schema, Mapping):
             return schema
-        raise RefusedError(f"{name}: a json_schema without a schema", param=name)
-    raise RefusedError(f"{name}: no type {truncate_value(kind)}; there are text, json_object, json_schema", param=name)
+        raise RefusedError(f"{name}: the type json_schema requires `schema`", param=name)
+    raise RefusedError(f"{name}.type: must be text, json_object or json_schema, got {truncate_value(kind)}", param=name)
 
 
 def format_chat_completion(

@@ -65,7 +65,7 @@ def _prompt(value: Any) -> str | tuple[int, ...]:
     if isinstance(value, list) and value and all(type(token) is int and token >= 0 for token in value):
         return tuple(value)
     raise RefusedError(
-        f"prompt: a non-empty text or list of token ids, one prompt per request; got {truncate_value(value)}",
+        f"prompt: expected one nonempty text or list of token ids, got {truncate_value(value)}",
         param="prompt",
     )
 

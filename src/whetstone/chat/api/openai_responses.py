@@ -69,7 +69,7 @@ def parse_response_request(body: Mapping[str, Any]) -> CompletionRequest:
     for each in parse_list(body.get("include"), "include"):
         if each not in _INCLUDED:
             raise RefusedError(
-                f"include: no {truncate_value(each)} here; there is {', '.join(_INCLUDED)}", param="include"
+                f"include: unknown value {truncate_value(each)}; allowed: {', '.join(_INCLUDED)}", param="include"
             )
     declared = enumerate(parse_list(body.get("tools"), "tools"))
     must, tools = _choice(
@@ -140,8 +140,8 @@ def _message(item: Mapping[str, Any], where: str) -> Message | None:
         return Message("tool", _parts(item.get("output"), f"{where}.output"), tool_call_id=id)
     if kind != "message":
         raise RefusedError(
-            f"{where}: no item {truncate_value(kind)} here; there are message, function_call, function_call_output, "
-            "reasoning",
+            f"{where}: unknown item type {truncate_value(kind)}; allowed: message, function_call, "
+            "function_call_output, reasoning",
             param=where,
         )
     role = item.get("role")
@@ -152,7 +152,9 @@ def _message(item: Mapping[str, Any], where: str) -> Message | None:
         return Message("user", content)
     if role == "assistant":
         return Message("assistant", content)
-    raise RefusedError(f"{where}.role: user, system, developer or assistant, got {truncate_value(role)}", param=where)
+    raise RefusedError(
+        f"{where}.role: must be user, system, developer or assistant, got {truncate_value(role)}", param=where
+    )
 
 
 def _parts(value: Any, where: str) -> tuple[Text | Image, ...]:
@@ -170,7 +172,7 @@ def _parts(value: Any, where: str) -> tuple[Text | Image, ...]:
             parts.append(Image(parse_text(part.get("image_url"), f"{place}.image_url")))
         else:
             raise RefusedError(
-                f"{place}: no part {truncate_value(kind)} here; there are input_text, output_text, input_image",
+                f"{place}: unknown part type {truncate_value(kind)}; allowed: input_text, output_text, input_image",
                 param=place,
             )
     return tuple(parts)
@@ -180,7 +182,7 @@ def _tool(value: Any, number: int) -> ToolSpec:
     where = f"tools[{number}]"
     tool = require_object(value, where)
     if tool.get("type") != "function":
-        raise RefusedError(f"{where}: of type {truncate_value(tool.get('type'))}; there is: function", param=where)
+        raise RefusedError(f'{where}.type: must be "function", got {truncate_value(tool.get("type"))}', param=where)
     return build_tool(where, tool.get("name"), tool.get("description"), tool.get("parameters"))
 
 

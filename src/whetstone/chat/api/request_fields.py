@@ -62,7 +62,7 @@ def parse_seconds(value: str, where: str) -> float:
         RefusedError: If the text is not such a number.
     """
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
-        raise RefusedError(f"{where}: a number of seconds, got {truncate_value(value)}", param=where)
+        raise RefusedError(f"{where}: expected a number of seconds, got {truncate_value(value)}", param=where)
     return float(value)
 
 
@@ -139,7 +139,7 @@ def _refuse_depth(body: Any) -> None:
         if not inner:
             return
         level = [value for values in inner for value in values]
-    raise RefusedError(f"the body of a request: more than {_DEEPEST} objects and lists within one another")
+    raise RefusedError(f"the body of a request: nested more than {_DEEPEST} levels deep")
 
 
 def strict_json(written: str | bytes) -> Any:
@@ -172,7 +172,11 @@ def refuse_unknown(body: Mapping[str, Any], known: Collection[str], why: Mapping
     """
     for name in sorted(set(body) - set(known)):
         if body[name] is not None:
-            raise RefusedError(f"{name}: {why.get(name, 'not known here')}", param=name, code="unsupported_parameter")
+            raise RefusedError(
+                f"{name}: {why.get(name, 'unknown field; GET /openapi.json lists the supported ones')}",
+                param=name,
+                code="unsupported_parameter",
+            )
 
 
 def parse_list(value: Any, name: str) -> list[Any]:
@@ -184,7 +188,7 @@ def parse_list(value: Any, name: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise RefusedError(f"{name}: a list, got {truncate_value(value)}", param=name)
+        raise RefusedError(f"{name}: expected a list, got {truncate_value(value)}", param=name)
     return value
 
 
@@ -195,7 +199,7 @@ def require_object(value: Any, where: str) -> Mapping[str, Any]:
         RefusedError: If the value is not an object.
     """
     if not isinstance(value, Mapping):
-        raise RefusedError(f"{where}: an object, got {truncate_value(value)}", param=where)
+        raise RefusedError(f"{where}: expected an object, got {truncate_value(value)}", param=where)
     return value
 
 
@@ -206,7 +210,7 @@ def parse_text(value: Any, where: str) -> str:
         RefusedError: If the value is not a string.
     """
     if not isinstance(value, str):
-        raise RefusedError(f"{where}: a text, got {truncate_value(value)}", param=where)
+        raise RefusedError(f"{where}: expected a string, got {truncate_value(value)}", param=where)
     return value
 
 
@@ -218,7 +222,7 @@ def parse_bool(body: Mapping[str, Any], name: str, default: bool = False) -> boo
     """
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
-        raise RefusedError(f"{name}: true or false, got {truncate_value(value)}", param=name)
+        raise RefusedError(f"{name}: expected true or false, got {truncate_value(value)}", param=name)
     return default if value is None else value
 
 
@@ -252,7 +256,7 @@ def build_tool(where: str, name: Any, description: Any, parameters: Any) -> Tool
         require_object(parameters, f"{where}: its schema")
     text = "" if description is None else parse_text(description, f"{where}.description")
     if name == "":
-        raise RefusedError(f"{where}.name: empty; a tool has a name", param=f"{where}.name")
+        raise RefusedError(f"{where}.name: is empty; give the tool a name", param=f"{where}.name")
     return ToolSpec(parse_text(name, f"{where}.name"), text, parameters or {"type": "object", "properties": {}})
 
 
@@ -271,7 +275,9 @@ def check_message_order(messages: Sequence[Message], places: Sequence[str]) -> t
         raise RefusedError("messages: at least one message is required", param="messages")
     if messages[-1].role == "assistant" and not messages[-1].tool_calls:
         raise RefusedError(
-            "messages: the last one is of the assistant; prefilled answers are not supported", param=places[-1]
+            "messages: the last message is from the assistant, and prefilled answers are not supported; end with a "
+            "user message or a tool result",
+            param=places[-1],
         )
     called: set[str | None] = set()
     waiting: dict[str, str] = {}
@@ -279,7 +285,7 @@ def check_message_order(messages: Sequence[Message], places: Sequence[str]) -> t
         if message.role == "tool":
             if message.tool_call_id not in called:
                 raise RefusedError(
-                    f"{place}: a result without a preceding call ({truncate_value(message.tool_call_id)})",
+                    f"{place}: no earlier message has the call {truncate_value(message.tool_call_id)} of this result",
                     param=place,
                 )
             waiting.pop(str(message.tool_call_id), None)
@@ -293,7 +299,9 @@ def check_message_order(messages: Sequence[Message], places: Sequence[str]) -> t
 
 def _refuse_waiting(waiting: Mapping[str, str]) -> None:
     for id, place in waiting.items():
-        raise RefusedError(f"{place}: the call {truncate_value(id)} has no result after it", param=place)
+        raise RefusedError(
+            f"{place}: the call {truncate_value(id)} has no result; add its result after this message", param=place
+        )
 
 
 def parse_stops(value: Any, name: str = "stop") -> tuple[str, ...]:
@@ -305,7 +313,7 @@ def parse_stops(value: Any, name: str = "stop") -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else parse_list(value, name)
     if len(stops) > _MOST_STOPS or not all(isinstance(stop, str) and 0 < len(stop) <= _LONGEST_STOP for stop in stops):
         allowed = f"a text of 1 to {_LONGEST_STOP} characters, or up to {_MOST_STOPS} of them"
-        raise RefusedError(f"{name}: {allowed}", param=name)
+        raise RefusedError(f"{name}: expected {allowed}, got {truncate_value(value)}", param=name)
     return tuple(stops)
 
 
@@ -327,7 +335,7 @@ def parse_int(body: Mapping[str, Any], *names: str, least: int = 1, most: int | 
             fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
             if not fits or (most is not None and value > most):
                 range = f"{least} or more" if most is None else f"from {least} to {most}"
-                raise RefusedError(f"{name}: {range}, got {truncate_value(value)}", param=name)
+                raise RefusedError(f"{name}: must be {range}, got {truncate_value(value)}", param=name)
             return int(value)
     return None
 
@@ -342,7 +350,7 @@ def parse_float(body: Mapping[str, Any], name: str, default: float, low: float, 
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise RefusedError(f"{name}: from {low:g} to {high:g}, got {truncate_value(value)}", param=name)
+        raise RefusedError(f"{name}: must be from {low:g} to {high:g}, got {truncate_value(value)}", param=name)
     return float(value)
 
 
@@ -388,7 +396,7 @@ def parse_sampling_seed(value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
-        raise RefusedError("seed: a whole number of 64 bits", param="seed")
+        raise RefusedError(f"seed: must be an integer of at most 64 bits, got {truncate_value(value)}", param="seed")
     return value % 2**63
 
 
@@ -410,9 +418,12 @@ def parse_logit_bias(entries: Any) -> dict[int, float]:
             whole_number(token, "logit_bias"): parse_finite(value, "logit_bias") for token, value in entries.items()
         }
     except AttributeError:
-        raise RefusedError("logit_bias: an object of token ids and numbers", param="logit_bias") from None
+        raise RefusedError(
+            f"logit_bias: expected an object from token ids to numbers, got {truncate_value(entries)}",
+            param="logit_bias",
+        ) from None
     if not all(abs(value) <= 100 for value in biases.values()):
-        raise RefusedError("logit_bias: from -100 to 100", param="logit_bias")
+        raise RefusedError("logit_bias: every value must be from -100 to 100", param="logit_bias")
     return {token: -math.inf if value <= -100 else value for token, value in biases.items()}
 
 
@@ -423,7 +434,9 @@ def refuse_penalties(body: Mapping[str, Any]) -> None:
     """
     for name in ("frequency_penalty", "presence_penalty"):
         if parse_float(body, name, 0.0, -2, 2):
-            raise RefusedError(f"{name}: sampled tokens would have no log-probs to train on", param=name)
+            raise RefusedError(
+                f"{name}: must be 0, because sampled tokens would have no log-probs to train on", param=name
+            )
 
 
 def truncate_value(value: Any) -> str:

@@ -50,7 +50,7 @@ def receive_frame(source: socket.socket) -> dict[str, Any] | None:
     head = _read_exactly(source, LENGTH.size)
     size = LENGTH.unpack(head)[0] if head is not None else 0
     if size > _MAX_FRAME_BYTES:
-        raise ValueError(f"a message of {size} bytes")
+        raise ValueError(f"a frame of {size} bytes exceeds the maximum of {_MAX_FRAME_BYTES}")
     body = _read_exactly(source, size) if head is not None else None
     return _parse_object(body) if body is not None else None
 
@@ -59,9 +59,9 @@ def _parse_object(data: bytes) -> dict[str, Any]:
     try:
         message = json.loads(data)
     except RecursionError:
-        raise ValueError("a message without end") from None
+        raise ValueError("a message is nested too deeply") from None
     if not isinstance(message, dict):
-        raise ValueError("a message that is no mapping")
+        raise ValueError("a message is not a JSON object")
     return message
 
 

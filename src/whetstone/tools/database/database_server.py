@@ -154,7 +154,7 @@ class DatabaseServer:
         try:
             channel, child_end = socket.socketpair()
         except OSError as error:
-            raise InfrastructureError(f"no process for a database can be started: {error}") from None
+            raise InfrastructureError(f"sql: no database process can be started: {error}") from None
         number = next(self._numbers)
         with child_end, self._lock:
             for last in (False, True):
@@ -165,7 +165,7 @@ class DatabaseServer:
                     self._close()
                     if last:
                         channel.close()
-                        raise InfrastructureError(f"no process for a database can be started: {error}") from None
+                        raise InfrastructureError(f"sql: no database process can be started: {error}") from None
         raise AssertionError("unreachable")
 
     def kill_process(self, number: int) -> None:

@@ -140,7 +140,9 @@ class DatabaseProcess:
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="whetstone-sql-", ignore_cleanup_errors=True)
         except OSError as error:
-            raise InfrastructureError(f"there is no folder for a database: {error}") from None
+            raise InfrastructureError(
+                f"sql: no temporary folder can be created for the database: {error}; set TMPDIR to another folder"
+            ) from None
         if origin.statements is not None:
             await self._start(self._own_file, _MAKING_SECONDS, statements=origin.statements)
         else:
@@ -177,7 +179,7 @@ class DatabaseProcess:
             async with asyncio.timeout(_START_SECONDS):
                 await self._worker.send_request({"do": "begin"}, most_bytes=_MEBIBYTE)
         except (TimeoutError, EOFError, ResultTooLargeError):
-            raise InfrastructureError("a process for a database does not start") from None
+            raise InfrastructureError(f"sql: a database process did not start within {_START_SECONDS:g} s") from None
         try:
             async with asyncio.timeout(seconds + _GRACE_SECONDS):
                 frames = await self._worker.send_request(message, most_bytes=_MEBIBYTE)
