@@ -116,7 +116,7 @@ def test_folder_without_permissions_for_others_is_refused(tmp_path):
     if os.getuid() != 0:
         pytest.skip("the program is another user for a superuser alone")
     (tmp_path / "own").mkdir(mode=0o700)
-    with pytest.raises(SandboxError, match="is closed to others"):
+    with pytest.raises(SandboxError, match="cannot read"):
         episode(tmp_path / "own", "")
 
 
