@@ -28,7 +28,7 @@ class _Stored:
     response: Mapping[str, Any]
     """Response body as sent to the client."""
     size: int
-    """Size of the items and the response as JSON, in characters."""
+    """Size of the items and the response as JSON, in bytes."""
 
 
 class StoredResponses:
@@ -38,7 +38,7 @@ class StoredResponses:
 
     Args:
         most: Maximum number of responses; the oldest are removed first.
-        most_bytes: Maximum total size as JSON, in characters.
+        most_bytes: Maximum total size as JSON, in bytes.
     """
 
     def __init__(self, *, most: int = 4096, most_bytes: int = 256 << 20) -> None:
