@@ -101,7 +101,7 @@ class Advised:
         return verdict
 
     async def close(self) -> None:
-        """Close the inner environment."""
+        """Close the inner environment in which the frozen agent acts."""
         await call_user_function(self.world.close)
 
     async def _ask_agent(self, advice: str, calls: list[CallRecord]) -> Message:

@@ -90,7 +90,7 @@ class Noisy:
         return result
 
     async def close(self) -> None:
-        """Close the wrapped environment."""
+        """Close the environment into which faults are injected."""
         await call_user_function(self.environment.close)
 
 

@@ -107,7 +107,7 @@ class Planner:
         return {"plans": len(self.done), **({} if self.answer is None else {"answer": self.answer})}
 
     async def close(self) -> None:
-        """Release the resources of the executor's tools."""
+        """Release the resources of the tools that the executor calls."""
         await self.toolset.close()
 
     async def _execute_plan(self, plan: str) -> str:

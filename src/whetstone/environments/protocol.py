@@ -363,7 +363,7 @@ class Game(Protocol):
         ...
 
     def close(self) -> None:
-        """Release all resources of the game."""
+        """Release all resources of the game; called once at the end of the episode."""
         ...
 
 
@@ -475,7 +475,7 @@ class User(Protocol):
         ...
 
     def close(self) -> None:
-        """Release all resources of the user."""
+        """Release all resources of the user; called at the end of the episode."""
         ...
 
 

@@ -202,7 +202,7 @@ class ToolEnvironment:
         return verdict
 
     async def close(self) -> None:
-        """Close the simulated user and the tools."""
+        """Close the simulated user, then the tools; called at the end of the episode."""
         try:
             await self._user_leaves()
         finally:

@@ -121,14 +121,14 @@ def extract_boxed(solution: str) -> str:
 
 
 def _math(row: Row, number: int) -> Task:
-    """Return the task of a row of MATH."""
+    """Parse a row of MATH: problem, answer, subject and level."""
     answer = str(row["answer"]) if row.get("answer") is not None else extract_boxed(_text(row, "solution"))
     tags = _tags(row, kind="subject|type", difficulty="level")
     return Task(_id(row, "unique_id|id", number), _text(row, "problem|question|prompt"), {"answer": answer}, tags)
 
 
 def _mbpp(row: Row, number: int) -> Task:
-    """Return the task of a row of MBPP, whose prompt shows the tests."""
+    """Parse a row of MBPP; the prompt shows the tests."""
     tests, code = _column(row, "test_list"), _text(row, "code")
     if not isinstance(tests, list) or not tests:
         raise ValueError("`test_list` is a list of assertions")
@@ -162,7 +162,7 @@ def _find_entry_point(test: str, code: str) -> str:
 
 
 def _livecodebench(row: Row, number: int) -> Task:
-    """Return the task of a row of LiveCodeBench: a function or a program."""
+    """Parse a row of LiveCodeBench: a function or a program, with its tests."""
     tests = [*_tests(row, "public_test_cases"), *_tests(row, "private_test_cases")]
     if not tests:
         raise ValueError("`public_test_cases` has no test")
@@ -207,7 +207,7 @@ def _tests(row: Row, column: str) -> list[dict[str, Any]]:
 
 
 def _swe(row: Row, number: int) -> Task:
-    """Return the task of a row of SWE-bench."""
+    """Parse a row of SWE-bench: issue, repository, commit and tests."""
     named = ("repo", "base_commit", "patch", "test_patch", "version", "environment_setup_commit", "hints_text")
     private = {name: row[name] for name in named if row.get(name) is not None}
     for name in ("FAIL_TO_PASS", "PASS_TO_PASS"):
@@ -218,13 +218,13 @@ def _swe(row: Row, number: int) -> Task:
 
 
 def _gaia(row: Row, number: int) -> Task:
-    """Return the task of a row of GAIA."""
+    """Parse a row of GAIA: question, answer, level and file."""
     private = {"answer": _text(row, "Final answer")} | {k: row[k] for k in ("file_name", "file_path") if row.get(k)}
     return Task(_id(row, "task_id", number), _text(row, "Question"), private, _tags(row, difficulty="Level"))
 
 
 def _browsecomp(row: Row, number: int) -> Task:
-    """Return the task of a row of BrowseComp; decrypted if the row has a canary."""
+    """Parse a row of BrowseComp; decrypt it if the row has a canary."""
     problem, answer, canary = _text(row, "problem"), _text(row, "answer"), row.get("canary")
     if canary:
         problem, answer = _decrypt(problem, str(canary)), _decrypt(answer, str(canary))
@@ -245,7 +245,7 @@ def _decrypt(text: str, password: str) -> str:
 
 
 def _webshop(row: Row, number: int) -> Task:
-    """Return the task of a row of WebShop."""
+    """Parse a row of WebShop: instruction and the requested product."""
     private = {
         "asin": _text(row, "asin"),
         "attributes": _column({**row, "none": []}, "instruction_attributes|attributes|none"),
@@ -257,14 +257,14 @@ def _webshop(row: Row, number: int) -> Task:
 
 
 def _alfworld(row: Row, number: int) -> Task:
-    """Return the task of a row of ALFWorld."""
+    """Parse a row of ALFWorld: a game file and its goal."""
     file = _text(row, "game_file|gamefile")
     prompt = row.get("task_desc") or row.get("goal") or file
     return Task(_id(row, "task_id|id", number), str(prompt), {"file": file}, _tags(row, kind="task_type"))
 
 
 def _verl(row: Row, number: int) -> Task:
-    """Return the task of a row of a dataset of verl."""
+    """Parse a row of a verl dataset: prompt and `reward_model.ground_truth`."""
     prompt, judged = _prompt(row, "prompt"), row.get("reward_model") or {}
     if not isinstance(judged, Mapping) or judged.get("ground_truth") is None:
         raise ValueError("`reward_model.ground_truth` has no value")
@@ -351,7 +351,7 @@ def row_parser(name: str, columns: Mapping[str, Any]) -> Callable[[Row, int], Ta
 
 
 def _by_columns(columns: Mapping[str, Any], row: Row, number: int) -> Task:
-    """Return the task of a row by column names."""
+    """Parse a row by the column names of a recipe (`tasks.columns`)."""
     private = {str(name): _at(row, str(name)) for name in columns.get("private", ())}
     if "answer" in columns:
         private["answer"] = _at(row, str(columns["answer"]))

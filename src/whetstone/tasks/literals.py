@@ -119,7 +119,7 @@ def java_value(text: str, kind: str, elements: str = "") -> Any:
 
 
 def _java_list(text: str, elements: str) -> Any:
-    """Parse a Java list."""
+    """Parse the Java source of an `ArrayList`; return other texts as they are."""
     match, added = _AS_LIST.search(text, timeout=_SECONDS), _ADDED.search(text, timeout=_SECONDS)
     if match:
         written = _split_elements(match[1])
@@ -132,12 +132,12 @@ def _java_list(text: str, elements: str) -> Any:
 
 
 def _java_element(text: str, kind: str) -> Any:
-    """Parse an element of a Java collection."""
+    """Parse an element of a Java collection; `kind` is empty if its type is unknown."""
     return java_value(text, kind) if kind else _java_literal(text)
 
 
 def _java_literal(text: str) -> Any:
-    """Parse a Java value of unknown type."""
+    """Parse Java source of unknown type: a boolean, a string or a number."""
     if text in _BOOLEANS:
         return _BOOLEANS[text]
     if text.startswith('"') and text.endswith('"'):
@@ -202,7 +202,10 @@ def _script_array(code: str, elements: str) -> Any:
 
 
 def _script_object(code: str) -> Any:
-    """Parse a JavaScript object."""
+    """Parse the JavaScript source of an object to a dict.
+
+    Return other texts as they are.
+    """
     match = _OBJECT.match(code, timeout=_SECONDS)
     if not match:
         return code
@@ -219,7 +222,7 @@ def _script_object(code: str) -> Any:
 
 
 def _script_literal(text: str) -> Any:
-    """Parse a JavaScript value of unknown type."""
+    """Parse JavaScript source of unknown type: a boolean, a string or a number."""
     text = text.strip()
     if text in _BOOLEANS:
         return _BOOLEANS[text]
@@ -263,7 +266,7 @@ def format_literal(language: str, value: Any, kind: str, elements: str = "") -> 
 
 
 def _java_collection(value: list[Any] | dict[str, Any], kind: str, elements: str) -> str:
-    """Format a list or a mapping as Java source."""
+    """Format a list or a dict as Java source: an array, an `ArrayList` or a `HashMap`."""
     if isinstance(value, dict):
         puts = " ".join(f'put("{key}", {_format_element("java", each, "")});' for key, each in value.items())
         return f"new HashMap<String, Object>() {{{{ {puts} }}}}" if value else "new HashMap<>()"

@@ -42,7 +42,7 @@ _ITEM = TypeVar("_ITEM")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a file, as all readers return it."""
+    """One row of a data file, whatever the format of the file."""
 
     where: str
     """Place of the row: `file:line`, or `file, row n`."""
@@ -63,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class InvalidRow:
-    """A row that a reader cannot read."""
+    """A row that a reader could not read, with the reason; reading continues after it."""
 
     where: str
     """Place of the row: `file:line`, or `file, row n`."""
@@ -263,7 +263,7 @@ _LENIENT = json.JSONDecoder()
 
 
 def _read_lines(path: Path) -> Iterator[Row | InvalidRow]:
-    """Read the rows of a file with JSON lines."""
+    """Yield the rows of a file with one JSON object per line."""
     with _open_bytes(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             where = f"{path}:{number}"
@@ -532,5 +532,5 @@ def remove_padding(value: Any) -> Any:
 
 
 def _is_missing(value: Any) -> bool:
-    """Return whether a value is None or NaN."""
+    """Return whether a value of a table is missing: None or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))

@@ -141,13 +141,18 @@ class HuggingFace(_Rows):
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Column names of a task's fields."""
+    """Names of the table columns from which a task's fields are read."""
 
     prompt: str
+    """Column with the prompt."""
     answer: str
+    """Column with the answer; empty: none."""
     id: str
+    """Column with the id; empty: the number of the row."""
     tags: tuple[str, ...]
+    """Columns of the task's tags."""
     private: tuple[str, ...]
+    """Columns of the task's private data."""
 
     def parse_row(self, row: Row, split: str) -> Task:
         """Return the task of a row.

@@ -148,7 +148,7 @@ class Gymnasium:
         return [" ".join(map(str, space.sample().ravel().tolist())) for _ in range(8)]
 
     def close(self) -> None:
-        """Close the environment."""
+        """Close the Gymnasium environment and release its resources."""
         self._env.close()
 
     def _succeeded(self) -> bool:

@@ -67,7 +67,7 @@ class Jericho:
         return {"success": bool(self._env.victory()), "score": score, "steps": self.steps}
 
     def close(self) -> None:
-        """Close the interpreter."""
+        """Close the Z-machine interpreter of the story; the next `begin` starts a new one."""
         env, self._env = self._env, None
         if env is not None:
             env.close()

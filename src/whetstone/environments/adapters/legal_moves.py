@@ -47,7 +47,7 @@ class GameText:
         """Moves of the most recent list of available moves."""
 
     def read(self, text: str) -> None:
-        """Add a message of the game."""
+        """Add a message of the game: collect its texts in brackets and its list of moves."""
         self.forms |= dict.fromkeys(form for form in _LISTED.findall(text) if not re.match(r"\[(?:GAME|Player)", form))
         self.listed = listed_moves(text) or self.listed
 

@@ -117,7 +117,7 @@ class OpenSpiel:
             )
 
     def admissible(self) -> list[str]:
-        """Return the texts of the legal moves."""
+        """Return the legal moves as texts, which `act` accepts."""
         return list(self._moves())
 
     def solve(self) -> str:
@@ -158,7 +158,7 @@ class OpenSpiel:
         return moves
 
     def _move_text(self, action: int) -> str:
-        """Return the text of an action."""
+        """Return the text of an OpenSpiel action for the agent's seat."""
         return _normalize_spaces(self._state.action_to_string(self.seat, action))
 
     def _try_random_turns(self) -> None:
@@ -248,7 +248,7 @@ def supports_search(game: Any) -> bool:
 
 
 def _zero_sum(game: Any) -> bool:
-    """Return whether a game is zero-sum."""
+    """Return whether a game of OpenSpiel is zero-sum."""
     return bool(game.get_type().utility == game.get_type().utility.ZERO_SUM)
 
 
@@ -258,7 +258,7 @@ def _normalize_spaces(text: str) -> str:
 
 
 class _SearchBudgetSpent(Exception):
-    """The budget of positions of one move is used up."""
+    """The alpha-beta search has used up its budget of positions for one move."""
 
 
 class AlphaBetaSearch:

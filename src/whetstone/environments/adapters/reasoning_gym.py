@@ -72,7 +72,7 @@ class ReasoningGym:
         self.score = 0.0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Return the question of the task."""
+        """Load the question of the task and return its text."""
         self._question = task_question(task)
         self.score = 0.0
         return GameObservation(str(self._question.entry["question"]))
@@ -198,7 +198,10 @@ def load_question(name: str, seed: int, options: str) -> GeneratedQuestion:
 
 
 def task_question(task: Task) -> GeneratedQuestion:
-    """Return the question of a task."""
+    """Return the question that a task's private data identify.
+
+    They have the name of the generator, a seed and options.
+    """
     return load_question(task.private["dataset"], task.private["seed"], json.dumps(task.private["options"]))
 
 

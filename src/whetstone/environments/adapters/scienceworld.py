@@ -112,7 +112,7 @@ class ScienceWorld:
         """Do nothing; the Java program stays for the next game of this process."""
 
     def _score(self) -> float:
-        """Return the earned score from 0 to 1."""
+        """Return the score from 0 to 1 without the points that the task started with."""
         return max(0.0, (float(self._info.get("score", 0)) / 100 - self._given) / (1 - self._given))
 
 
@@ -195,7 +195,7 @@ def _java() -> Any:
 
 @functools.cache
 def _task_names() -> tuple[str, ...]:
-    """Return the names of all tasks of ScienceWorld."""
+    """Return the names of all tasks that ScienceWorld offers; cached."""
     return tuple(_java().get_task_names())
 
 

@@ -103,7 +103,7 @@ class TextWorld:
         return str(commands[0]) if commands else "look"
 
     def close(self) -> None:
-        """Close the game."""
+        """Close the running TextWorld game, if there is one."""
         env, self._env = self._env, None
         if env is not None:
             with _one_at_a_time:

@@ -93,7 +93,7 @@ class BfclConversation:
         return {"success": not failure, "score": float(not failure), "turns": self._turn, "why_not": failure}
 
     async def close(self) -> None:
-        """Release the services."""
+        """Release the simulated services of both sides."""
         self._world = self._gold = None
 
     def _end_turn(self) -> StepResult:
@@ -123,7 +123,10 @@ class BfclConversation:
         return f"turn {self._turn}: never returned {next(iter(missing))[:80]}" if missing else ""
 
     def _user_messages(self) -> tuple[Message, ...]:
-        """Return the user's messages of the current turn."""
+        """Return the user's messages of the current turn.
+
+        A turn without messages announces added functions.
+        """
         messages = self._private["question"][self._turn]
         if not messages:
             return (user(new_functions_message()),)
@@ -181,7 +184,11 @@ class ServiceState:
 
     @classmethod
     def from_services(cls, services: Mapping[str, Any]) -> ServiceState:
-        """Create a state from existing services, by name."""
+        """Create a state from existing services, such as an agent memory.
+
+        Args:
+            services: Service objects by name; their public methods are the functions.
+        """
         world = cls.__new__(cls)
         world._set(services)
         return world

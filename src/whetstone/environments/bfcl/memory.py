@@ -127,11 +127,11 @@ class Memory:
         }
 
     async def close(self) -> None:
-        """Release the memory."""
+        """Release the agent memory and its service."""
         self._world = self._memory = None
 
     def _user_messages(self) -> tuple[Message, ...]:
-        """Return the user's messages of the current turn."""
+        """Return the user's messages of the current turn of the conversation."""
         return tuple(user(str(one["content"])) for one in self._private["question"][self._turn])
 
     def _conversation_text(self) -> str:
@@ -215,7 +215,12 @@ def restore_memory(memory: Any, backend: str, content: Mapping[str, Any]) -> Non
 
 
 def memory_text(memory: Any, backend: str) -> str:
-    """Return the content of a memory as one text."""
+    """Return the content of an agent memory as one text.
+
+    Args:
+        memory: Memory of the package.
+        backend: `kv`, `vector` or `rec_sum`.
+    """
     if backend == "rec_sum":
         return str(memory.memory)
     if backend == "kv":

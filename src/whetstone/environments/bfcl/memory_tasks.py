@@ -127,7 +127,7 @@ def _private(row: Mapping[str, Any], backend: str, *, number: int, texts: Sequen
 
 
 def _task(row: Mapping[str, Any], backend: str, private: Mapping[str, Any]) -> Task:
-    """Create the task of a question or conversation."""
+    """Create the task of a question or a conversation of the benchmark."""
     id = str(row["id"]).replace("memory", f"memory_{backend}", 1)
     tags = {"kind": f"memory_{backend}", "scenario": str(row["scenario"])}
     return Task(id, "\n".join(str(one["content"]) for one in row["question"][0]), private, tags)

@@ -1,2 +1,3 @@
 """Built-in environments: small, seeded, solvable, without dependencies. Each file has the rules, the tasks and the
-expert."""
+expert.
+"""

@@ -16,15 +16,19 @@ from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task
 
 WAYS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
+"""Directions and their steps on the grid of rooms."""
 BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
+"""Opposite direction of each direction."""
 ROOMS = ("hall", "kitchen", "cellar", "attic", "library", "garden", "studio", "pantry", "bedroom", "workshop")
 COLORS = ("red", "blue", "green", "black", "white")
 State = tuple[str, frozenset[str], frozenset[tuple[str, str]]]
-"""(room, carried objects, unlocked doors)"""
+"""State of the game: (room, carried objects, unlocked doors)."""
 
 
 class Adventure(PlainGame):
-    """A house of rooms; some doors are locked, and each key has the color of its door.
+    """Text adventure in a house with locked doors and a hidden treasure.
+
+    Each key opens the doors of its color.
 
     Args:
         max_steps: Number of commands after which the game is truncated.
@@ -42,14 +46,14 @@ class Adventure(PlainGame):
         self.steps = 0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start in the first room, without objects."""
+        """Start in the first room, without objects, and return its description."""
         private = task.private
         self.doors, self.locks, self.things = private["doors"], private["locks"], dict(private["things"])
         self.state, self.steps = (private["start"], frozenset(), frozenset()), 0
         return GameObservation(self._seen())
 
     def act(self, command: str) -> GameObservation:
-        """Execute one command."""
+        """Execute one command; an impossible command changes nothing."""
         self.steps += 1
         late = self.steps >= self.max_steps
         after = self._state_after(self.state, command.strip().lower())
@@ -61,9 +65,9 @@ class Adventure(PlainGame):
         return GameObservation(self._seen(), 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the treasure was taken.
+        """Return whether the treasure was taken, and the score.
 
-        The score otherwise counts keys and unlocked doors.
+        Without the treasure, the score is half the fraction of objects carried and doors unlocked.
         """
         _, carried, unlocked = self.state
         has_treasure = "treasure" in carried
@@ -75,7 +79,7 @@ class Adventure(PlainGame):
         }
 
     def admissible(self) -> list[str]:
-        """Return all commands that are possible here."""
+        """Return all commands that are possible in the current state."""
         return [command for command, _ in self._moves(self.state)]
 
     def solve(self) -> str:
@@ -96,9 +100,11 @@ class Adventure(PlainGame):
         return "look"
 
     def _state_after(self, state: State, command: str) -> State | None:
+        """Return the state after a command; None if the command is impossible."""
         return next((following for name, following in self._moves(state) if name == command), None)
 
     def _moves(self, state: State) -> Iterable[tuple[str, State]]:
+        """Yield the possible commands of a state with the following state."""
         room, carried, unlocked = state
         for way, other in self.doors[room].items():
             color = self.locks[room].get(way)
@@ -127,7 +133,9 @@ class Adventure(PlainGame):
 
 
 class AdventureTasks(GameTasks):
-    """Houses of 4, 6 and 9 rooms with zero, one and two locked doors before the treasure.
+    """Task source of houses of 4, 6 and 9 rooms.
+
+    Zero, one and two doors on the path to the treasure are locked.
 
     Args:
         seed: See `Generated`.
@@ -138,7 +146,7 @@ class AdventureTasks(GameTasks):
     game = Adventure
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         count, locked = (4, 6, 9)[level - 1], level - 1
         while True:
             doors, order = _house(draw, count)
@@ -166,9 +174,10 @@ class AdventureTasks(GameTasks):
 
 
 def _house(draw: Random, count: int) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Return room → direction → next room, and the rooms in order of creation.
+    """Generate rooms that form a tree on a grid.
 
-    The rooms form a tree on a grid.
+    Returns:
+        Room → direction → next room, and the rooms in order of creation.
     """
     names = draw.sample(ROOMS, count)
     places = {(0, 0): names[0]}

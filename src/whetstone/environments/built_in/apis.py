@@ -18,11 +18,11 @@ from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Task
 
 State = dict[str, Any]
-"""State by service; JSON values."""
+"""State of the services as JSON values, by service."""
 
 
 class Services:
-    """Tools of the services of a task, over their state."""
+    """Tools of the services of a task, which change their shared state."""
 
     effects = "read"
 
@@ -32,13 +32,13 @@ class Services:
         self._named: list[str] = []
 
     def open(self, episode: Episode) -> None:
-        """Load the state of the task."""
+        """Load the state and the expected final state of the task."""
         private = episode.task.private
         self.state, self._expected = copy.deepcopy(private["state"]), private["expected"]
         self._named = private["services"]
 
     def tools(self) -> list[Callable[..., Any]]:
-        """Return the tools of the services of the task.
+        """Return the tools of the task's services.
 
         Before an episode those of all services.
         """
@@ -46,7 +46,10 @@ class Services:
         return [getattr(self, name) for service in named for name in SERVICES[service]]
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the fraction of services in the expected state; all of them is a success."""
+        """Return the fraction of services in the expected state.
+
+        All services are a success.
+        """
         same = [self.state[name] == self._expected[name] for name in self.state]
         return {"success": all(same), "score": sum(same) / max(1, len(same))}
 
@@ -217,6 +220,7 @@ SERVICES = {
     "trading": ("quote", "buy", "sell"),
     "travel": ("flights", "book", "cancel_booking"),
 }
+"""Names of the tools of each service."""
 _WORDS = ("plan", "draft", "report", "budget", "notes", "agenda", "review", "summary")
 _TITLES = ("printer broken", "slow network", "lost badge", "new laptop", "door stuck")
 _STOCKS = ("ACME", "BOLT", "CORE", "DYNO")
@@ -225,7 +229,7 @@ _PEOPLE = ("Ann", "Ben", "Cleo", "Dan")
 
 
 class ApisTasks(Scripted):
-    """One request to one service, two to two, three to three.
+    """Task source of one request to one service, two to two, and three to three.
 
     Args:
         seed: See `Generated`.
@@ -235,7 +239,7 @@ class ApisTasks(Scripted):
     name = "apis"
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         services = draw.sample(list(SERVICES), level)
         state = {name: _STATES[name](draw) for name in services}
         world = Services()

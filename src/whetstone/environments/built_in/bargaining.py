@@ -28,7 +28,10 @@ ENOUGH = 0.4
 
 
 class Dealing:
-    """One item, two private values. A deal is a success for a seat with at least 40 % of the surplus."""
+    """Game of a buyer and a seller with one item and two private values.
+
+    A deal is a success for a seat with at least 40 % of the surplus.
+    """
 
     roles: tuple[str, ...] = ("buyer", "seller")
     instructions = {  # noqa: RUF012 - read only
@@ -40,14 +43,14 @@ class Dealing:
         self.worth = {"buyer": 0, "seller": 0}
         self.rounds = 0
         self.offers: list[tuple[str, int | None]] = []
-        """(role, offered price) of each turn; None if it was no offer."""
+        """Pair (role, offered price) of each turn; the price is None if the turn had no offer."""
         self.price: int | None = None
         self.over = ""
         self.unread: dict[str, list[str]] = {}
         self.turn = "seller"
 
     def begin(self, task: Task, seed: int) -> None:
-        """Start; the seller moves first."""
+        """Start a game with the values of the task; the seller moves first."""
         self.worth = {role: int(task.private["worth"][role]) for role in self.roles}
         self.rounds, self.offers, self.price, self.over = int(task.private["rounds"]), [], None, ""
         self.unread = {role: [f"to you: {self.worth[role]}. {self.rounds} rounds"] for role in self.roles}
@@ -63,7 +66,10 @@ class Dealing:
         return ". ".join([*unread, *([self.over] if self.over else [])])
 
     def act(self, role: str, command: str) -> bool:
-        """Execute a command; see `TableGame`."""
+        """Execute a command: offer, accept or leave; see `TableGame`.
+
+        Another command is a turn without an offer.
+        """
         other = _OTHER[role]
         verb, _, price_text = command.strip().lower().partition(" ")
         price = parse_whole_number(price_text) if verb == "offer" else None
@@ -84,9 +90,10 @@ class Dealing:
         return price is not None
 
     def script(self, role: str) -> str:
-        """Return the script's command: concede in equal steps, one per offer received.
+        """Return the script's command: an offer, or an acceptance.
 
-        It starts far from its value. It accepts an offer that is better than its next one.
+        The script's price starts far from its value and moves in equal steps, one per offer received. The script
+        accepts an offer that is better than its next price.
         """
         num_own = sum(who == role for who, _ in self.offers)
         num_offers = sum(who != role and price is not None for who, price in self.offers)
@@ -99,7 +106,10 @@ class Dealing:
         return f"offer {wanted}"
 
     def verdict(self, role: str) -> Mapping[str, Any]:
-        """Return the result for a role; see `TableGame`."""
+        """Return the result for a role: the fraction of the surplus that it got.
+
+        See `TableGame`.
+        """
         if self.price is None:
             return {"success": False, "score": 0.0, "deal": False}
         share = surplus_fraction(role, self.price, self.worth)
@@ -107,19 +117,34 @@ class Dealing:
 
 
 def concession_price(role: str, value: int, steps: int, rounds: int) -> int:
-    """Return the price that the script offers after a number of concessions."""
+    """Return the price that the script offers after a number of concessions.
+
+    Args:
+        role: `buyer` or `seller`.
+        value: Private value of the role.
+        steps: Number of concessions so far.
+        rounds: Number of rounds of the game.
+    """
     far = value * 2 if role == "seller" else value // 2
     return round(far + (value - far) * min(1.0, (steps + 1) / rounds) * 0.9)
 
 
 def surplus_fraction(role: str, price: int, values: Mapping[str, int]) -> float:
-    """Return the fraction of the surplus that a role gets at a price."""
+    """Return the fraction of the surplus that a role gets at a price.
+
+    Below 0 if the price is worse than its value.
+
+    Args:
+        role: `buyer` or `seller`.
+        price: Price of the deal.
+        values: Private value of each role.
+    """
     gain = values["buyer"] - price if role == "buyer" else price - values["seller"]
     return gain / max(1, values["buyer"] - values["seller"])
 
 
 class DealingTasks(Generated):
-    """Two, three and four rounds.
+    """Task source of negotiations of two, three and four rounds.
 
     There is always a price at which both gain, and the first price of the script in either seat is not enough for the
     other.
@@ -136,7 +161,7 @@ class DealingTasks(Generated):
         self._solver = Solver(_BuyerGame)
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         rounds = 1 + level
         while True:
             low = draw.randint(10, 40)
@@ -147,12 +172,12 @@ class DealingTasks(Generated):
         return Task("", "", {"worth": values, "rounds": rounds}, {"kind": f"{rounds} rounds"})
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the script's command in the first seat."""
+        """Return the script's command in the buyer's seat."""
         return command_to_message(self._solver.next_command(task, conversation, tools), tools)
 
 
 class _BuyerGame:
-    """The buyer's side against the script, for the solver."""
+    """Game of the buyer against the scripted seller, for the solver."""
 
     def begin(self, task: Task, seed: int) -> None:
         self.game = Dealing()
@@ -176,7 +201,7 @@ class _BuyerGame:
 
 
 def bargaining(*, actions: Actions = "call") -> Seat:
-    """Return one seat at the table.
+    """Return an environment of one seat of a negotiation.
 
     Args:
         actions: Commands as a call of `act`, or as text.

@@ -24,7 +24,10 @@ _ROWS = "abcdefgh"
 
 
 class Battleship(PlainGame):
-    """A grid of squares from `a1`; ships are placed in rows or columns and do not overlap."""
+    """Battleship on a grid of squares from `a1`.
+
+    Ships are placed in rows or columns, do not overlap and do not move.
+    """
 
     name = "battleship"
     instruction = "Sink every ship. A command is a square, such as b3; it is answered with miss, hit or sunk."
@@ -36,14 +39,14 @@ class Battleship(PlainGame):
         self.fired = self.most = 0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start with a new sea."""
+        """Start with the fleet of the task; return its size and the number of shots."""
         self.side, self.ships = task.private["side"], [list(ship) for ship in task.private["ships"]]
         self.shots, self.fired, self.most = {}, 0, task.private["shots"]
         lengths = " ".join(str(len(ship)) for ship in self.ships)
         return GameObservation(f"sea a1 to {_ROWS[self.side - 1]}{self.side}; ships of {lengths}; {self.most} shots")
 
     def act(self, command: str) -> GameObservation:
-        """Execute one shot."""
+        """Execute one shot; the reward is the fraction of ships that it sinks."""
         square = command.strip().lower()
         self.fired += 1
         late = self.fired >= self.most
@@ -64,7 +67,10 @@ class Battleship(PlainGame):
         return GameObservation("hit", 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the fraction of sunk ships."""
+        """Return the fraction of sunk ships and the number of shots.
+
+        All ships are a success.
+        """
         share = self._sunk() / max(1, len(self.ships))
         return {"success": share == 1, "score": share, "shots": self.fired}
 
@@ -73,7 +79,7 @@ class Battleship(PlainGame):
         return [square for square in list_squares(self.side) if square not in self.shots]
 
     def solve(self) -> str:
-        """Return the square that most placements of the remaining ships cover."""
+        """Return the square that most possible placements of the remaining ships cover."""
         left = sorted(len(ship) for ship in self.ships if not all(self.shots.get(p) == "sunk" for p in ship))
         weight = dict.fromkeys(self.admissible(), 0)
         for length in left:
@@ -91,7 +97,9 @@ class Battleship(PlainGame):
 
 
 class BattleshipTasks(GameTasks):
-    """Seas of 4, 5 and 6 squares per side with one, two and three ships.
+    """Task source of seas of 4, 5 and 6 squares per side.
+
+    The fleet has one, two and three ships.
 
     Args:
         seed: See `Generated`.
@@ -102,7 +110,7 @@ class BattleshipTasks(GameTasks):
     game = Battleship
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         side, lengths = 3 + level, ((2,), (3, 2), (3, 3, 2))[level - 1]
         ships: list[tuple[str, ...]] = []
         for length in lengths:
@@ -113,12 +121,17 @@ class BattleshipTasks(GameTasks):
 
 
 def list_squares(side: int) -> list[str]:
-    """Return every square, row by row."""
+    """Return every square of a grid, row by row, such as `a1`."""
     return [f"{row}{column}" for row in _ROWS[:side] for column in range(1, side + 1)]
 
 
 def ship_placements(side: int, length: int) -> list[tuple[str, ...]]:
-    """Return the possible placements of a ship of a length."""
+    """Return the possible placements of a ship as lists of squares.
+
+    Args:
+        side: Squares per side of the grid.
+        length: Length of the ship in squares.
+    """
     places = []
     for row, column in product(range(side), repeat=2):
         if column + length <= side:

@@ -51,9 +51,9 @@ except SyntaxError as error:
 
 
 class HiddenTests(WorkspaceVerdict):
-    """Runs the hidden tests of the task in a separate sandbox at the end; has no tools.
+    """Component without tools that runs the hidden tests of the task at the end.
 
-    List it after the tool whose folder contains the repository.
+    The tests run in a separate sandbox. List the component after the tool whose folder contains the repository.
 
     Args:
         sandbox: See `Python`.
@@ -64,7 +64,7 @@ class HiddenTests(WorkspaceVerdict):
         self._pool = shared_sandbox(sandbox)
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Return how many hidden tests pass.
+        """Return the number of hidden tests that pass, and the score.
 
         The score is the fraction of initially failing tests that pass now, minus the fraction of initially passing
         tests that fail now.
@@ -82,7 +82,7 @@ class HiddenTests(WorkspaceVerdict):
     async def _passed_tests(self, code: str, tests: Sequence[Any]) -> frozenset[int]:
         """Return the indices of the passed tests.
 
-        Calls run in the session, comparisons in this process.
+        Calls run in the sandbox, comparisons in this process.
         """
         session = self._pool.session(seed=0)
         try:
@@ -110,7 +110,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class BugRepairTasks(Scripted):
-    """Repositories of two, four and six functions with one bug.
+    """Task source of repositories of two, four and six functions with one bug.
 
     Args:
         seed: See `Generated`.
@@ -120,7 +120,7 @@ class BugRepairTasks(Scripted):
     name = "bug_repair"
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         while True:
             names = draw.sample(list(_ARGUMENTS), 2 * level)
             name = draw.choice(names)
@@ -158,20 +158,20 @@ class BugRepairTasks(Scripted):
 
 
 def _assertion(name: str, arguments: Sequence[Any], wanted: Any) -> str:
-    """Return one line of a test file."""
+    """Return an assertion of the visible test file for one call and its result."""
     expression = f"{name}({', '.join(map(repr, arguments))})"
     return f"assert {expression} == {wanted!r}, {f'{expression} should be {wanted!r}'!r}"
 
 
 @functools.cache
 def _functions() -> dict[str, str]:
-    """Return the source of every function of the library by its name."""
+    """Return the source of every function of the library, by name."""
     tree = ast.parse((files(__package__) / "bug_repair_library.txt").read_text("utf-8"))
     return {node.name: ast.unparse(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def broken_version(draw: Random, source: str) -> str | None:
-    """Return a function with one change; None if no change is possible."""
+    """Return the source of a function with a random bug; None if there is no change."""
     tree = ast.parse(source)
     places = [node for node in ast.walk(tree) if _find_change(node, Random(0)) is not None]
     if not places:
@@ -183,7 +183,7 @@ def broken_version(draw: Random, source: str) -> str | None:
 
 
 def _find_change(node: ast.AST, draw: Random) -> Any:
-    """Return a function that breaks this node; None if there is none."""
+    """Return a function that breaks a node of a syntax tree; None without a change."""
     if isinstance(node, ast.Compare):
         flipped = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}
         kind = flipped.get(type(node.ops[0]))
@@ -199,9 +199,9 @@ def _find_change(node: ast.AST, draw: Random) -> Any:
 
 
 def _run(source: str, name: str, arguments: list[Any]) -> Any:
-    """Return the result of a library function, broken or not, as JSON.
+    """Return the result of a library function, broken or not, as a JSON value.
 
-    None of them has an endless loop.
+    An exception is a text with its type. No change of a function causes an endless loop.
     """
     names: dict[str, Any] = {}
     exec(compile(source, "library.py", "exec"), names)

@@ -1,4 +1,4 @@
-"""Chores in a folder: move, rename, count, edit and tidy up, with a shell. The final state of the folder is judged.
+"""Chores in a folder: move, rename, count, edit and delete files with a shell. The final state of the folder is judged.
 
 Note:
     A chore is done if the required files changed *and nothing else did*. Other entries can be empty, hidden, binary,
@@ -22,9 +22,9 @@ _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron"
 
 
 class FolderCheck(WorkspaceVerdict):
-    """Compares the folder of `shell`, `python` or `files` with the task's `expected` at the end; has no tools.
+    """Component without tools that compares the folder with the `expected` files.
 
-    List it after the tool whose folder it reads.
+    List it after the tool whose folder it reads: `shell`, `python` or `files`.
     """
 
     async def verdict(self) -> Mapping[str, Any]:
@@ -53,7 +53,7 @@ class FolderCheck(WorkspaceVerdict):
 
 
 def _read(listing: str | None) -> dict[str, str] | None:
-    """Parse the listing of the guest; None if it is invalid or was cut."""
+    """Parse the listing of a folder; None if it is invalid or was cut."""
     try:
         read = json.loads(listing or "")
     except ValueError:
@@ -62,7 +62,9 @@ def _read(listing: str | None) -> dict[str, str] | None:
 
 
 class ChoresTasks(Scripted):
-    """Level 1: one file; level 2: all files of a kind; level 3: two chores in a row.
+    """Task source of chores in a folder.
+
+    Level 1: one file; level 2: all files of a kind; level 3: two chores in a row.
 
     Args:
         seed: See `Generated`.
@@ -72,7 +74,7 @@ class ChoresTasks(Scripted):
     name = "chores"
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         names = draw.sample(_WORDS, 6)
         files = {
             f"{name}.{draw.choice(('txt', 'log', 'md'))}": "".join(
@@ -105,7 +107,7 @@ class ChoresTasks(Scripted):
 
 
 def _top_level_files(files: Mapping[str, str]) -> list[str]:
-    """Return the files that are in no folder."""
+    """Return the paths of files that are in no subfolder."""
     return sorted(path for path in files if "/" not in path)
 
 

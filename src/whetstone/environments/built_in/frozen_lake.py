@@ -19,11 +19,12 @@ from whetstone.plugins import OptionError
 from whetstone.trajectory import Task
 
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
+"""Moves and their steps (rows down, columns right)."""
 Place = tuple[int, int]
 
 
 class FrozenLake(PlainGame):
-    """A lake of ice `.`, holes `O`, the player `P` and the goal `G`.
+    """Walk over a lake of ice `.` with holes `O`, from the player `P` to the goal `G`.
 
     Args:
         view: `map`: the whole lake. `around`: the distance to the goal and the four adjacent squares, which is the
@@ -43,7 +44,7 @@ class FrozenLake(PlainGame):
         self.steps = 0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start at the first square."""
+        """Start at the start square of the task and return the view."""
         self.lake = list(task.private["lake"])
         self.player, self.goal = tuple(task.private["start"]), tuple(task.private["goal"])
         self.steps = 0
@@ -68,7 +69,7 @@ class FrozenLake(PlainGame):
         return GameObservation(self._seen(), 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the goal was reached."""
+        """Return whether the goal was reached, and the number of moves."""
         is_at_goal = self.player == self.goal
         return {"success": is_at_goal, "score": float(is_at_goal), "steps": self.steps}
 
@@ -78,7 +79,7 @@ class FrozenLake(PlainGame):
         return [name for name, place in neighbors.items() if self._at(place) in ("ice", "goal")]
 
     def solve(self) -> str:
-        """Return the first move of the shortest path."""
+        """Return the first move of a shortest path to the goal."""
         way = shortest_path(self.lake, self.player, self.goal)
         return way[0] if way else "up"
 
@@ -107,7 +108,9 @@ class FrozenLake(PlainGame):
 
 
 class FrozenLakeTasks(GameTasks):
-    """Lakes of 4, 5 and 6 squares per side, about a quarter of them holes, with a path to the goal.
+    """Task source of lakes of 4, 5 and 6 squares per side with a path to the goal.
+
+    About a quarter of the squares are holes.
 
     Args:
         seed: See `Generated`.
@@ -144,7 +147,7 @@ class FrozenLakeTasks(GameTasks):
         self.side, self.holes, self.moves = side, holes, moves
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         side = self.side or 3 + level
         fewest, most = self.moves or (side - 1, 2 * side)
         places = [(r, c) for r in range(side) for c in range(side)]
@@ -159,7 +162,13 @@ class FrozenLakeTasks(GameTasks):
 
 
 def shortest_path(lake: list[str], start: Place, goal: Place) -> list[str] | None:
-    """Return the moves of a shortest path over ice; None if there is none."""
+    """Return the moves of a shortest path over ice; None if there is no path.
+
+    Args:
+        lake: Rows of the lake; `O` is a hole.
+        start: First square, (row, column).
+        goal: Last square, (row, column).
+    """
     ways: dict[Place, list[str]] = {start: []}
     queue = deque([start])
     while queue:

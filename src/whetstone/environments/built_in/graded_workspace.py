@@ -1,4 +1,4 @@
-"""Base of components that judge an episode by the folder of its tools; listed after the tools that have the folder."""
+"""`WorkspaceVerdict`: base class of components that judge an episode by the folder of its tools."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from whetstone.trajectory import Task
 
 
 class WorkspaceVerdict:
-    """Receives the session that `shell`, `python` or `files` share."""
+    """Base class of a component without tools that judges the folder of an episode.
+
+    A subclass implements `verdict`. In the list of tools, the component follows the tool whose folder it reads:
+    `shell`, `python` or `files`, which share a session.
+    """
 
     def __init__(self) -> None:
         self._session: Session | None = None
         self._task: Task | None = None
 
     def tools(self) -> list[Any]:
-        """Return no tools."""
+        """Return an empty list: the component only judges and has no tools."""
         return []
 
     def open(self, episode: Episode) -> None:
-        """Get the session of the folder.
+        """Store the task and the session of the folder.
 
         Raises:
-            InfrastructureError: If no preceding tool has one.
+            InfrastructureError: If no preceding tool has a session.
         """
         self._session, self._task = episode.shared.get("session"), episode.task
         if self._session is None:
@@ -33,7 +37,7 @@ class WorkspaceVerdict:
 
     @property
     def session_and_task(self) -> tuple[Session, Task]:
-        """Return the session and the task."""
+        """Return the session of the folder and the task; only after `open`."""
         assert self._session is not None
         assert self._task is not None
         return self._session, self._task

@@ -20,9 +20,11 @@ from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task, Trajectory
 
 OPENED = ("fridge", "microwave", "drawer", "cabinet")
-"""Receptacles that are closed at the start."""
+"""Receptacles that are closed at the start, by the first word of their name."""
 CHANGES = {"heat": "microwave", "cool": "fridge", "clean": "sinkbasin"}
+"""Receptacle that a change of an object requires."""
 STATES = {"heat": "hot", "cool": "cool", "clean": "clean"}
+"""State of an object after a change."""
 FOOD = ("apple", "potato", "tomato", "egg", "bread")
 DISHES = ("mug", "plate", "fork", "pan", "bowl")
 OTHERS = ("book", "pen", "keychain", "watch", "newspaper")
@@ -38,7 +40,7 @@ _PUT = re.compile(r"You put (?P<thing>[a-z]+) \d+ in/on (?P<where>[a-z]+ \d+)\."
 
 
 class Household(PlainGame):
-    """A room of receptacles with objects in or on them.
+    """Household game in a room of receptacles with objects in or on them.
 
     Args:
         max_steps: Number of commands after which the game is truncated.
@@ -58,11 +60,11 @@ class Household(PlainGame):
         self.states: dict[str, str] = {}
         self.at, self.held, self.lit = "", "", ""
         self.looked: set[str] = set()
-        """Receptacles that were searched."""
+        """Receptacles whose content the player has seen."""
         self.steps = 0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start in the middle of the room."""
+        """Start in the middle of the room; return the receptacles and the task."""
         self.goal = dict(task.private["goal"])
         self.places = {name: list(things) for name, things in task.private["places"].items()}
         self.open = {name: not name.startswith(OPENED) for name in self.places}
@@ -72,7 +74,7 @@ class Household(PlainGame):
         )
 
     def act(self, command: str) -> GameObservation:
-        """Execute one command; an impossible one changes nothing."""
+        """Execute one command; an impossible command changes nothing."""
         self.steps += 1
         late = self.steps >= self.max_steps
         text = self._execute(command.strip().lower())
@@ -83,12 +85,12 @@ class Household(PlainGame):
         return GameObservation(text, 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the task is done."""
+        """Return whether the task is done, and the number of commands."""
         done = self._is_done()
         return {"success": done, "score": float(done), "steps": self.steps}
 
     def admissible(self) -> list[str]:
-        """Return the commands that change or show something."""
+        """Return the commands that change or show something in the current state."""
         return list(self._list_possible())
 
     def solve(self) -> str:
@@ -117,7 +119,7 @@ class Household(PlainGame):
     # ------------------------------------------------------------ rules
 
     def _execute(self, command: str) -> str | None:
-        """Execute a command and return the answer; None if it is impossible."""
+        """Execute a command and return the game's text; None if the command is impossible."""
         match = _COMMANDS.fullmatch(command)
         if match is None:
             return None
@@ -182,7 +184,7 @@ class Household(PlainGame):
         return f"You see {', '.join(self.places[where]) or 'nothing'}."
 
     def _is_delivered(self, where: str) -> bool:
-        """Return whether objects at a place count as delivered."""
+        """Return whether objects at a receptacle are already where the task requires them."""
         return self.goal["kind"] == "two" and where == self.goal["target"]
 
     def _is_done(self) -> bool:
@@ -220,8 +222,8 @@ class Household(PlainGame):
 def what_was_done(trajectory: Trajectory) -> str | None:
     """Return the first prompt with the task that an episode achieved (hindsight).
 
-    That task is to put the last object into its final place. None if the episode put nothing anywhere. Use: `data:
-    {relabel: "whetstone.environments.built_in.household:what_was_done"}`.
+    That task is to put the last object into its final place. Return None if the episode put nothing anywhere. Use:
+    `data: {relabel: "whetstone.environments.built_in.household:what_was_done"}`.
     """
     texts = [message.text for turn in trajectory.turns for message in turn.observation]
     put = [match for text in texts for match in _PUT.finditer(text)]
@@ -231,8 +233,9 @@ def what_was_done(trajectory: Trajectory) -> str | None:
 
 
 class HouseholdTasks(GameTasks):
-    """Level 1: five receptacles, place an object or look at it under a lamp; level 2: eight, and heat, cool or clean an
-    object; level 3: twelve, and all six types.
+    """Task source of household tasks in rooms of 5, 8 and 12 receptacles.
+
+    Level 1: place an object or look at it under a lamp. Level 2: heat, cool or clean an object. Level 3: all six types.
 
     Args:
         seed: See `Generated`.
@@ -243,7 +246,7 @@ class HouseholdTasks(GameTasks):
     game = Household
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         kind = draw.choice((("place", "light"), ("heat", "cool", "clean"), KINDS)[level - 1])
         pool = {"heat": FOOD, "cool": FOOD, "clean": DISHES}.get(kind, FOOD + DISHES + OTHERS)
         thing = draw.choice(pool)

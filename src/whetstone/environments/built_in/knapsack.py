@@ -19,7 +19,10 @@ from whetstone.trajectory import Task
 
 
 class Knapsack:
-    """Three tools: `rules`, `inspect`, `pack`. Each inspection costs 1 of the budget."""
+    """Tools of the knapsack: `rules`, `inspect` and `pack`.
+
+    Each inspection costs 1 of the budget, and `pack` ends the episode.
+    """
 
     effects = "read"
 
@@ -30,7 +33,7 @@ class Knapsack:
         self.packed: list[int] | None = None
 
     def open(self, episode: Episode) -> None:
-        """Load the task; no item is known."""
+        """Load the items of the task; none is known to the agent."""
         private = episode.task.private
         self.items, self.capacity, self.most = private["items"], private["capacity"], private["most"]
         self.budget, self.seen, self.packed = private["budget"], {}, None
@@ -63,7 +66,7 @@ class Knapsack:
         raise ToolStop("packed")
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the packed value as a fraction of the optimum."""
+        """Return the packed value as a fraction of the optimum; 0 if the set is invalid."""
         best = total_value(self.items, best_set(self.items, self.capacity, self.most))
         chosen = self.packed or []
         weight = sum(self.items[k - 1][0] for k in chosen if 1 <= k <= len(self.items))
@@ -73,7 +76,9 @@ class Knapsack:
 
 
 class KnapsackTasks(Generated):
-    """Four, six and eight items; the budget equals the number of items.
+    """Task source of knapsacks with four, six and eight items.
+
+    The budget of inspections equals the number of items.
 
     Args:
         seed: See `Generated`.
@@ -83,7 +88,7 @@ class KnapsackTasks(Generated):
     name = "knapsack"
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         count = 2 + 2 * level
         items = [[draw.randint(1, 9), draw.randint(1, 9)] for _ in range(count)]
         capacity = max(min(weight for weight, _ in items), sum(weight for weight, _ in items) // 2)
@@ -92,7 +97,7 @@ class KnapsackTasks(Generated):
         return Task("", prompt, private, {"kind": f"{count} things"})
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the expert's step: read the rules, inspect every item, pack the best set."""
+        """Return the expert's next step: read the rules, inspect all items, pack the best."""
         taken, private = sum(message.role == "assistant" for message in conversation), task.private
         if taken == 0:
             return as_message(script_call("rules"))
@@ -103,12 +108,25 @@ class KnapsackTasks(Generated):
 
 
 def total_value(items: Sequence[Sequence[int]], chosen: Sequence[int]) -> int:
-    """Return the value of items by their numbers."""
+    """Return the total value of items.
+
+    Args:
+        items: Weight and value of each item.
+        chosen: Numbers of items, from 1; other numbers are ignored.
+    """
     return sum(items[k - 1][1] for k in chosen if 1 <= k <= len(items))
 
 
 def best_set(items: Sequence[Sequence[int]], capacity: int, most: int) -> tuple[int, ...]:
-    """Return the set with the highest value; the first if there are several."""
+    """Return the numbers of the set with the highest value.
+
+    The first if several are best.
+
+    Args:
+        items: Weight and value of each item.
+        capacity: Maximum total weight.
+        most: Maximum number of items.
+    """
     numbers = range(1, len(items) + 1)
     sets = (chosen for size in range(1, most + 1) for chosen in combinations(numbers, size))
     fitting = (chosen for chosen in sets if sum(items[k - 1][0] for k in chosen) <= capacity)

@@ -30,12 +30,12 @@ RELATIONS: dict[str, dict[str, str]] = {
 _SYLLABLES = ("ba", "do", "ka", "li", "mo", "na", "pe", "ri", "so", "tu", "va", "zo")
 _WORLDS, _NAMES = 100_000, 240
 Pages = Mapping[str, tuple[str, Mapping[str, str]]]
-"""Title → (kind, relation → title)"""
+"""Pages of a world: title → (kind, relation → title of the related page)."""
 
 
 @functools.cache
 def page_titles() -> tuple[str, ...]:
-    """Return all titles; each world has other facts about them."""
+    """Return the titles of all pages, the same in every world."""
     draw = derive_random("encyclopaedia")
     titles: dict[str, None] = {}
     while len(titles) < _NAMES:
@@ -45,7 +45,12 @@ def page_titles() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=512)
 def build_pages(count: int, world: int) -> Pages:
-    """Return `count` pages of a world, the same in every run."""
+    """Return the pages of a world, the same in every run.
+
+    Args:
+        count: Number of pages.
+        world: Number of the world, which determines the facts.
+    """
     draw = derive_random("encyclopaedia", count, world)
     titles = list(page_titles()[:count])
     draw.shuffle(titles)
@@ -59,7 +64,7 @@ def build_pages(count: int, world: int) -> Pages:
 
 
 class Encyclopaedia:
-    """Two tools, `search` and `read`, over the pages of a task.
+    """Tools over the pages of a task: `search` and `read`.
 
     Args:
         results: Maximum number of titles that a search returns.
@@ -74,7 +79,7 @@ class Encyclopaedia:
         self._of = (0, 0)
 
     def open(self, episode: Episode) -> None:
-        """Load the encyclopedia of the task."""
+        """Load the encyclopedia pages of the task's world."""
         self._of = (episode.task.private["pages"], episode.task.private["world"])
         self.pages = build_pages(*self._of)
 
@@ -99,7 +104,9 @@ class Encyclopaedia:
 
 
 class EncyclopaediaTasks(Scripted):
-    """Questions of 2, 3 and 4 hops over 60, 120 and 240 pages, in one of 100,000 worlds.
+    """Task source of questions of 2, 3 and 4 hops over 60, 120 and 240 pages.
+
+    Each task has one of 100,000 worlds.
 
     Args:
         seed: See `Generated`.
@@ -109,7 +116,7 @@ class EncyclopaediaTasks(Scripted):
     name = "encyclopaedia"  # seeds and task ids keep the name of the first release
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         count, hops = (60, 120, 240)[level - 1], level + 1
         world = draw.randrange(_WORLDS)
         pages = build_pages(count, world)
@@ -134,13 +141,14 @@ class EncyclopaediaTasks(Scripted):
 
 
 def format_page(title: str, pages: Pages) -> str:
-    """Return the text of a page."""
+    """Return the text of an encyclopedia page: its kind and all its facts."""
     kind, facts = pages[title]
     return f"{title} is a {kind}. " + " ".join(f"{relation}: {other}." for relation, other in facts.items())
 
 
 @functools.lru_cache(maxsize=512)
 def _words(count: int, world: int) -> tuple[list[tuple[str, Counter[str]]], Counter[str]]:
+    """Return the word counts of each page, and the number of pages with each word."""
     pages = build_pages(count, world)
     texts = []
     for title in pages:
@@ -151,6 +159,7 @@ def _words(count: int, world: int) -> tuple[list[tuple[str, Counter[str]]], Coun
 
 @functools.lru_cache(maxsize=4096)
 def _search_pages(count: int, world: int, query: str) -> tuple[str, ...]:
+    """Return the titles of pages that match a query, the best first."""
     texts, often = _words(count, world)
     words = [word for word in query.replace("?", " ").split() if often[word]]
     scores = {title: sum(text[w] * math.log(1 + count / often[w]) for w in words) for title, text in texts}

@@ -24,7 +24,10 @@ from whetstone.trajectory import Author, Task
 
 
 class Negotiation(PlainGame):
-    """One item to buy. A deal is a success if the buyer gets at least half of the surplus."""
+    """Negotiation with a scripted seller about one item.
+
+    A deal is a success if the buyer gets at least half of the surplus.
+    """
 
     name = "negotiation"
     instruction = "Buy below what it is worth to you. Commands: offer PRICE, accept, leave."
@@ -35,7 +38,10 @@ class Negotiation(PlainGame):
         self.price: int | None = None
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start with the seller's first price."""
+        """Start the negotiation of the task.
+
+        Return the buyer's value and the seller's price.
+        """
         private = task.private
         self.worth, self.lowest, self.patience = private["worth"], private["lowest"], list(private["asks"])
         self.round, self.offers, self.rounds, self.price = 0, 0, len(self.patience), None
@@ -45,7 +51,10 @@ class Negotiation(PlainGame):
         )
 
     def act(self, command: str) -> GameObservation:
-        """Execute an offer, an acceptance, or leave."""
+        """Execute a command: offer, accept or leave.
+
+        Another command costs a round and does not change the price.
+        """
         verb, _, price = command.strip().lower().partition(" ")
         if verb == "leave":
             return GameObservation("you left", 0.0, terminated=True)
@@ -68,16 +77,16 @@ class Negotiation(PlainGame):
         return GameObservation(f"no. seller asks {self.asked}. {left} rounds", 0.0, author=Author.OTHER_AGENT)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the buyer's fraction of the surplus."""
+        """Return the buyer's fraction of the surplus, and whether there is a deal."""
         share = self._share()
         return {"success": share >= 0.5, "score": max(0.0, share), "deal": self.price is not None}
 
     def admissible(self) -> list[str]:
-        """Return leaving, accepting, and offers in steps of five."""
+        """Return the commands leave and accept, and offers in steps of five."""
         return ["leave", "accept", *(f"offer {price}" for price in range(5, self.asked, 5))]
 
     def solve(self) -> str:
-        """Return a low offer, and in the last round an acceptance."""
+        """Return a low offer, or in the last round an acceptance."""
         if self.rounds - self.round <= 1:
             return "accept"
         return f"offer {max(1, self.asked * 2 // 5)}"
@@ -93,7 +102,9 @@ class Negotiation(PlainGame):
 
 
 class NegotiationTasks(GameTasks):
-    """Three, four and five rounds; the difference of the seller's first and last price grows with them.
+    """Task source of negotiations of three, four and five rounds.
+
+    The difference between the seller's first and last price grows with the rounds.
 
     Args:
         seed: See `Generated`.
@@ -104,7 +115,7 @@ class NegotiationTasks(GameTasks):
     game = Negotiation
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         lowest, rounds = draw.randint(10, 40), 2 + level
         value = lowest + draw.randint(20, 50)
         asks = [value + draw.randint(0, 20)]

@@ -1,4 +1,4 @@
-"""Tasks with a scripted expert: a sequence of texts and calls."""
+"""Tasks with a scripted expert: a sequence of messages and tool calls in the task's private data."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from whetstone.tasks.generated import Generated
 from whetstone.trajectory import Task
 
 Step = list[Any]
-"""`["call", name, arguments]` or `["say", text]`."""
+"""Step of a script: `["call", name, arguments]` or `["say", text]`."""
 
 
 def script_call(name: str, **arguments: Any) -> Step:
-    """Return a call of a script."""
+    """Return a step of an expert's script that calls a tool with arguments."""
     return ["call", name, arguments]
 
 
 def script_text(text: str) -> Step:
-    """Return a text of a script."""
+    """Return a step of an expert's script that sends a text without a call."""
     return ["say", text]
 
 
 class Scripted(Generated):
-    """Tasks with a `script` in their private data; a subclass generates them.
+    """Base class of generated tasks whose expert follows a script.
+
+    A subclass generates the tasks in `make`, with a `script` in their private data.
 
     Args:
         seed: See `Generated`.
@@ -33,14 +35,17 @@ class Scripted(Generated):
     """
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the next step of the script; after its end the last one again."""
+        """Return the next step of the script as a message.
+
+        After its end the last step again.
+        """
         script: Sequence[Step] = task.private["script"]
         taken = sum(message.role == "assistant" for message in conversation)
         return as_message(script[min(taken, len(script) - 1)])
 
 
 def as_message(step: Step) -> Message:
-    """Return a step of a script as a message."""
+    """Convert a step of a script to a message of the assistant."""
     if step[0] == "say":
         return assistant(step[1])
     return assistant("", ToolCall(step[1], json.dumps(step[2], ensure_ascii=False)))

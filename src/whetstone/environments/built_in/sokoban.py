@@ -20,11 +20,13 @@ from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task
 
 State = tuple[Place, frozenset[Place]]
-"""(player, boxes)"""
+"""State of the game: (player, boxes)."""
 
 
 class Sokoban(PlainGame):
-    """Walls `#`, floor `.`, boxes `$`, goals `o`, a box on its goal `*`, the player `P`, on a goal `Q`.
+    """Sokoban on a map of walls `#` and floor `.`.
+
+    The map shows boxes `$`, goals `o`, a box on its goal `*`, the player `P`, and the player on a goal `Q`.
 
     Args:
         max_steps: Number of moves after which the game is truncated.
@@ -43,7 +45,7 @@ class Sokoban(PlainGame):
         self.steps = 0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start with the initial positions of the boxes."""
+        """Start with the walls, boxes and goals of the task; return the map."""
         self.walls = list(task.private["walls"])
         self.goals = _places(task.private["goals"])
         row, column = task.private["player"]
@@ -52,7 +54,10 @@ class Sokoban(PlainGame):
         return GameObservation(self._seen())
 
     def act(self, command: str) -> GameObservation:
-        """Execute one move; a move against a wall or a blocked box changes nothing."""
+        """Execute one move; a move against a wall or a blocked box changes nothing.
+
+        The reward is the change of the score.
+        """
         self.steps += 1
         late, command = self.steps >= self.max_steps, command.lower()
         if command not in MOVES:
@@ -65,9 +70,9 @@ class Sokoban(PlainGame):
         return GameObservation(self._seen(), gain, terminated=solved, truncated=late and not solved)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the number of boxes on goals.
+        """Return the number of boxes on goals, the score and the number of moves.
 
-        The score counts only those that were not there initially.
+        The score counts only boxes that were not on a goal initially.
         """
         placed, first = len(self.state[1] & self.goals), self.placed_at_first
         share = max(0.0, (placed - first) / max(1, len(self.goals) - first))
@@ -75,7 +80,7 @@ class Sokoban(PlainGame):
         return {"success": done, "score": 1.0 if done else share, "placed": placed, "steps": self.steps}
 
     def admissible(self) -> list[str]:
-        """Return the moves that change something."""
+        """Return the moves that change the position of the player or a box."""
         return [name for name in MOVES if apply_move(self.walls, self.state, name) is not None]
 
     def solve(self) -> str:
@@ -113,7 +118,7 @@ class SokobanTasks(GameTasks):
     game = Sokoban
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         side, boxes = (6, 7, 7)[level - 1], (1, 1, 2)[level - 1]
         shortest, longest = ((2, 8), (9, 16), (8, 24))[level - 1]
         while True:
@@ -154,7 +159,12 @@ def apply_move(walls: list[str], state: State, move: str) -> State | None:
 def find_solution(walls: tuple[str, ...], goals: frozenset[Place], state: State) -> tuple[str, ...] | None:
     """Return a shortest sequence of moves that puts every box on a goal.
 
-    None if there is none.
+    Return None if the level cannot be solved.
+
+    Args:
+        walls: Rows of the map; `#` is a wall.
+        goals: Goals, as (row, column).
+        state: Player and boxes.
     """
     rows = list(walls)
     came: dict[State, tuple[State, str] | None] = {state: None}
@@ -176,7 +186,7 @@ def find_solution(walls: tuple[str, ...], goals: frozenset[Place], state: State)
 
 
 def _room(draw: Random, side: int) -> list[str]:
-    """Return a room with walls around and a few inside."""
+    """Generate a room with walls around it and a few walls inside."""
     inside = range(1, side - 1)
     return [
         "".join("." if r in inside and c in inside and draw.random() > 0.12 else "#" for c in range(side))
@@ -199,4 +209,5 @@ def _pull_boxes(walls: list[str], state: State, draw: Random, steps: int) -> Sta
 
 
 def _places(rows: Any) -> frozenset[Place]:
+    """Convert rows of [row, column] to a set of squares."""
     return frozenset((row, column) for row, column in rows)

@@ -27,21 +27,21 @@ from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Task
 
 PHONE = {"airplane": "airplane mode on", "data": "mobile data off", "sim": "sim not seated", "vpn": "vpn on"}
-"""Fault → text on the phone."""
+"""Text on the phone, by fault."""
 TOLD = {
     "airplane": "Turn airplane mode off.",
     "data": "Turn mobile data on.",
     "sim": "Put the sim card in again.",
     "vpn": "Turn the vpn off.",
 }
-"""Fault → instruction with which the user repairs it; other words for the same work too."""
+"""Instruction with which the user repairs a fault; other words for the same change are accepted, too."""
 _NAMED = {
     "airplane": re.compile(r"\b(?:air|aero)plane|\bflight mode"),
     "data": re.compile(r"\b(?:data|internet)\b"),
     "sim": re.compile(r"\bsim\b"),
     "vpn": re.compile(r"\bvpn\b"),
 }
-"""Fault → pattern of the name of its setting."""
+"""Pattern of the name of a fault's setting."""
 _ORDER = re.compile(
     r"\b(?:turn|switch|set|put|make|take|pull|push|(?:de)?activate|(?:en|dis)able|disconnect|connect|re-?insert|insert"
     r"|re-?seat|remove|eject)\b"
@@ -59,13 +59,13 @@ _CLAUSE = re.compile(r"[.!;:\n]|(?<=\?)|,|\b(?:and|then|but|also|or)\b")
 _TRIES = re.compile(r"\b(?:try|test|check|works?|working|online|reload|refresh|restart|reboot)\b")
 _SHOWS = re.compile(r"\b(?:shows?|see|display|screen|settings?|status|icons?)\b")
 ACCOUNT = {"suspended": "resume_line", "empty": "refill_data", "roaming": "allow_roaming"}
-"""Fault → tool that repairs it."""
+"""Tool that repairs a fault of the account."""
 _STATES = {"suspended": ("active", "suspended"), "empty": ("5 gb", "0 gb"), "roaming": ("allowed", "blocked")}
 _NAMES = ("Ann Lee", "Ben Cho", "Cleo Ray", "Dan Fox", "Eva Sun", "Finn Oak")
 
 
 class _Line:
-    """State that both sides share."""
+    """State of an episode that the agent's and the user's side share."""
 
     def __init__(self, task: Task) -> None:
         private = task.private
@@ -78,7 +78,7 @@ class _Line:
         self.content = False
 
     def mend(self, fault: str) -> None:
-        """Remove a fault; a change of a setting that was not broken is counted."""
+        """Remove a fault; count the change of a setting that was not broken at the start."""
         self.faults.discard(fault)
         self.collateral += fault not in self.at_first
 
@@ -89,6 +89,7 @@ class _Line:
 
 
 def _line(episode: Episode) -> _Line:
+    """Return the shared state of an episode; create it at the first call."""
     if "support" not in episode.shared:
         episode.shared["support"] = _Line(episode.task)
     line: _Line = episode.shared["support"]
@@ -96,7 +97,11 @@ def _line(episode: Episode) -> _Line:
 
 
 class SupportDesk:
-    """The agent's tools: `find_account`, `resume_line`, `refill_data`, `allow_roaming`."""
+    """Tools of the agent over a customer's account.
+
+    The tools are `find_account`, `resume_line`, `refill_data` and `allow_roaming`. They share the state of the episode
+    with `SupportUser`.
+    """
 
     effects = "read"
 
@@ -104,7 +109,7 @@ class SupportDesk:
         self._line: _Line | None = None
 
     def open(self, episode: Episode) -> None:
-        """Get the shared state of the episode."""
+        """Load the state of the episode, which the user shares."""
         self._line = _line(episode)
 
     def find_account(self, number: str) -> str:
@@ -143,7 +148,7 @@ class SupportDesk:
         return self._repair("roaming", number)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the connection works, the user is satisfied, and no more changed."""
+        """Return whether the connection works, the user agrees and nothing else changed."""
         assert self._line is not None
         line = self._line
         works = not line.faults
@@ -169,7 +174,7 @@ class SupportDesk:
 
 
 class SupportUser:
-    """The user: a script with a phone.
+    """Scripted user with a phone, who follows instructions of the agent.
 
     Args:
         patience: Maximum number of replies of the user.
@@ -182,12 +187,12 @@ class SupportUser:
         self.answered = 0
 
     def open(self, episode: Episode) -> Reply:
-        """Return the user's description of the problem."""
+        """Start the conversation with a description of the problem."""
         self._line, self.answered = _line(episode), 0
         return Reply(episode.task.private["greeting"])
 
     def answer(self, text: str) -> Reply:
-        """Follow the instructions of a message and report the result."""
+        """Follow the instructions of a message and return the user's report."""
         assert self._line is not None
         line, lowered = self._line, text.lower()
         self.answered += 1
@@ -210,14 +215,14 @@ class SupportUser:
         return Reply("It still does not work." if tries else "I do not understand.")
 
     def close(self) -> None:
-        """Do nothing; there are no resources."""
+        """Do nothing; the user has no resources."""
 
 
 def parse_instructions(text: str) -> dict[str, bool]:
     """Parse the instructions about the phone in a lowercase text.
 
     Returns:
-        Fault → whether its change is the right one.
+        Fault → whether the change of its setting is the right one.
 
     >>> parse_instructions("switch off airplane mode, and don't turn the vpn off. take the sim out and put it back in")
     {'airplane': True, 'sim': True}
@@ -240,7 +245,7 @@ def parse_instructions(text: str) -> dict[str, bool]:
 def _right(fault: str, clause: str) -> bool | None:
     """Return whether an instruction changes a setting to the right value.
 
-    None if it names no value.
+    None without a value.
     """
     if fault == "sim":
         return True if _IN.search(clause) else False if _OUT.search(clause) else None
@@ -249,7 +254,7 @@ def _right(fault: str, clause: str) -> bool | None:
 
 
 class SupportTasks(Scripted):
-    """One, two and three simultaneous faults.
+    """Task source of one, two and three simultaneous faults.
 
     Args:
         seed: See `Generated`.
@@ -259,7 +264,7 @@ class SupportTasks(Scripted):
     name = "support"
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         faults = draw.sample([*PHONE, *ACCOUNT], level)
         number = "".join(str(draw.randint(0, 9)) for _ in range(6))
         script = [script_text("What is your number?"), script_call("find_account", number=number)]

@@ -16,7 +16,9 @@ _READ = "import csv\nrows = list(csv.DictReader(open('data.csv')))\n"
 
 
 class TablesTasks(Scripted):
-    """Level 1 requires a sum, level 2 a sum under a condition, level 3 the largest sum of a group.
+    """Task source of questions about a table in a file.
+
+    Level 1 requires a sum, level 2 a sum under a condition, level 3 the largest sum of a group.
 
     Args:
         seed: See `Generated`.
@@ -26,7 +28,7 @@ class TablesTasks(Scripted):
     name = "tables"
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         rows: list[dict[str, Any]] = [
             {
                 **{column: draw.choice(values) for column, values in _COLUMNS.items()},

@@ -30,7 +30,9 @@ _KINDS = ("home", "office", "kitchen")
 
 
 class TextToSqlTasks(Scripted):
-    """Level 1 requires one table, level 2 counts and comparisons, level 3 joins of two or three tables.
+    """Task source of questions that a SQL query answers.
+
+    Level 1 requires one table, level 2 counts and comparisons, level 3 joins of two or three tables.
 
     Args:
         seed: See `Generated`.
@@ -40,7 +42,7 @@ class TextToSqlTasks(Scripted):
     name = "text_to_sql"
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         n = {name: draw.choice(names) for name, names in _NAMES.items()}
         people = draw.sample(_PEOPLE, 6)
         things = draw.sample(_THINGS, 6)
@@ -136,6 +138,7 @@ def _question(
 
 
 def _answer(database: str, query: str) -> str:
+    """Return the first value of the result of a query."""
     connection = sqlite3.connect(":memory:")
     try:
         connection.executescript(database)

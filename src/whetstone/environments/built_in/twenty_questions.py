@@ -20,11 +20,13 @@ THINGS: dict[str, frozenset[str]] = {
     name: frozenset(properties.split())
     for name, properties in tomllib.loads((files(__package__) / "twenty_questions.toml").read_text("utf-8")).items()
 }
+"""Properties of each object."""
 PROPERTIES = tuple(sorted(set().union(*THINGS.values())))
+"""All properties that a question can name."""
 
 
 class TwentyQuestions(PlainGame):
-    """One object.
+    """Game of questions about a secret object of a known list.
 
     Args:
         max_questions: Maximum number of questions.
@@ -45,13 +47,13 @@ class TwentyQuestions(PlainGame):
         self.guessed = ""
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start with a new object."""
+        """Start with the secret object of the task and return the candidates."""
         self.secret, self.things = task.private["thing"], tuple(task.private["things"])
         self.known, self.asked, self.guessed = {}, 0, ""
         return GameObservation("one of: " + " ".join(self.things))
 
     def act(self, command: str) -> GameObservation:
-        """Execute a question or the guess."""
+        """Execute a question about a property, or the only guess."""
         verb, _, what = command.strip().lower().partition(" ")
         if verb == "guess" and what in THINGS:
             self.guessed = what
@@ -65,16 +67,16 @@ class TwentyQuestions(PlainGame):
         return GameObservation("write: ask PROPERTY, or guess THING", 0.0, understood=False, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the object was guessed.
+        """Return whether the object was guessed, and the number of questions.
 
-        The score decreases with the number of questions.
+        The score decreases with the number of questions, from 1 to 0.5.
         """
         right = self.guessed == self.secret
         score = 1 - self.asked / (2 * self.max_questions) if right else 0.0
         return {"success": right, "score": score, "questions": self.asked}
 
     def admissible(self) -> list[str]:
-        """Return every question and every guess."""
+        """Return every question, and a guess of every candidate."""
         return [f"ask {name}" for name in PROPERTIES] + [f"guess {name}" for name in self.things]
 
     def solve(self) -> str:
@@ -86,7 +88,9 @@ class TwentyQuestions(PlainGame):
 
 
 class TwentyQuestionsTasks(GameTasks):
-    """Level 1 has 8 objects, level 2 has 16, level 3 all; their properties distinguish them.
+    """Task source of lists of 8 objects, 16 objects, and all objects.
+
+    The properties of the objects distinguish them.
 
     Args:
         seed: See `Generated`.
@@ -97,7 +101,7 @@ class TwentyQuestionsTasks(GameTasks):
     game = TwentyQuestions
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         distinct = list({properties: name for name, properties in THINGS.items()}.values())
         things = draw.sample(distinct, min(len(distinct), (8, 16, 64)[level - 1]))
         thing = draw.choice(things)

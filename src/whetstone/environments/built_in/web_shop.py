@@ -38,13 +38,19 @@ ATTRIBUTES = (
 COLORS = ("red", "blue", "green", "black", "white")
 SIZES = ("s", "m", "l")
 Product = Mapping[str, Any]
+"""Product of the catalog: id, noun, attributes, title, options and price."""
 _COMMAND = re.compile(r"(search|click)\[(.*)\]")
 _RESULTS = 5
+"""Number of results per page."""
 
 
 @functools.lru_cache(maxsize=4)
 def build_catalog(count: int) -> tuple[Product, ...]:
-    """Return the products of a shop by its size, the same in every run."""
+    """Return the catalog of a shop, the same in every run.
+
+    Args:
+        count: Number of products.
+    """
     draw = derive_random("web shop", count)
     products = []
     for number in range(count):
@@ -65,7 +71,7 @@ def build_catalog(count: int) -> tuple[Product, ...]:
 
 
 class WebShop(PlainGame):
-    """A visit to the shop.
+    """Game of a visit to a web shop, to buy the product that fits a request.
 
     Args:
         max_steps: Number of commands after which the visit is truncated.
@@ -88,7 +94,7 @@ class WebShop(PlainGame):
         self.steps, self.reward, self.bought = 0, 0.0, False
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start on the page with the search field."""
+        """Start on the page with the search field; return the request."""
         self.wish, self.count = dict(task.private["wish"]), task.private["products"]
         self.page, self.results, self.first, self.product, self.chosen = "search", [], 0, "", {}
         self.opened = set()
@@ -96,7 +102,7 @@ class WebShop(PlainGame):
         return GameObservation(f"{task.private['asked']}\n{self._seen()}")
 
     def act(self, command: str) -> GameObservation:
-        """Execute a search or a click."""
+        """Execute a search or a click and return the next page."""
         self.steps += 1
         late = self.steps >= self.max_steps
         match = _COMMAND.fullmatch(command.strip().lower())
@@ -109,19 +115,19 @@ class WebShop(PlainGame):
         return GameObservation(self._seen(), 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the reward of WebShop; a reward of 1 is a success."""
+        """Return the reward of the purchase as the score; a reward of 1 is a success."""
         return {"success": self.reward > 1 - 1e-9, "score": self.reward, "bought": self.bought}
 
     def admissible(self) -> list[str]:
-        """Return the buttons, or on the first page searches for single words."""
+        """Return clicks on all buttons, or searches for single words on the first page."""
         if self.page == "search":
             return [f"search[{word}]" for word in (*ATTRIBUTES, *NOUNS)]
         return [f"click[{button}]" for button in self._buttons()]
 
     def solve(self) -> str:
-        """Return the expert's command.
+        """Return the expert's next command.
 
-        It searches, opens results with fitting title and price, chooses the options, and buys.
+        The expert searches, opens results whose title and price fit, chooses the options, and buys.
         """
         wish = self.wish
         if self.page == "search":
@@ -141,7 +147,7 @@ class WebShop(PlainGame):
         return "click[buy]"
 
     def _execute(self, verb: str, what: str) -> bool:
-        """Execute a command; return whether it was possible."""
+        """Execute a command; return whether it was possible on the current page."""
         if verb == "search":
             if self.page != "search" or not what:
                 return False
@@ -164,6 +170,7 @@ class WebShop(PlainGame):
         return True
 
     def _buttons(self) -> list[str]:
+        """Return the texts of the buttons that the current page offers for `click[…]`."""
         if self.page == "search":
             return []
         if self.page == "item":
@@ -193,7 +200,9 @@ class WebShop(PlainGame):
 
 
 class WebShopTasks(GameTasks):
-    """Requests with one, two and three attributes in shops of 50, 100 and 200 products; each fits a product.
+    """Task source of requests in shops of 50, 100 and 200 products.
+
+    A request has one, two and two attributes, and fits a product of the shop.
 
     Args:
         seed: See `Generated`.
@@ -204,7 +213,7 @@ class WebShopTasks(GameTasks):
     game = WebShop
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         count = (50, 100, 200)[level - 1]
         product = draw.choice(build_catalog(count))
         # titles contain the first two attributes, so that the results show them
@@ -220,7 +229,13 @@ class WebShopTasks(GameTasks):
 
 
 def shop_reward(wish: Mapping[str, Any], product: Product, chosen: Mapping[str, str]) -> float:
-    """Return the reward of a purchase, from 0 to 1."""
+    """Compute the reward of a purchase, from 0 to 1.
+
+    Args:
+        wish: Request: noun, attributes, options and price limit.
+        product: Product that was bought.
+        chosen: Chosen value of each option.
+    """
     attributes = sum(attribute in product["attributes"] for attribute in wish["attributes"])
     options = sum(chosen.get(kind) == value for kind, value in wish["options"].items())
     is_within_limit = product["price"] < wish["limit"]
@@ -243,5 +258,12 @@ def _rank_cached(words: str, count: int) -> tuple[str, ...]:
 
 
 def rank_products(words: str, count: int) -> list[str]:
-    """Return products that contain a word of the query, rare words first."""
+    """Return the ids of products that match a query, the best first.
+
+    Rare words weigh more. At most four pages of results are returned.
+
+    Args:
+        words: Words of the query.
+        count: Number of products of the shop.
+    """
     return list(_rank_cached(words, count))[: 4 * _RESULTS]

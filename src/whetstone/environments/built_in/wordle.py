@@ -23,10 +23,11 @@ from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task
 
 WORDS = tuple((files(__package__) / "wordle_words.txt").read_text("utf-8").split())
+"""Valid words of five letters."""
 
 
 class Wordle(PlainGame):
-    """One word.
+    """Game to find a secret word of five letters.
 
     Args:
         max_guesses: Maximum number of guesses, including invalid words.
@@ -46,13 +47,13 @@ class Wordle(PlainGame):
         self.used = 0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start with a new word."""
+        """Start with the secret word and the word list of the task."""
         self.secret, self.guesses, self.used = task.private["word"], [], 0
         self.words = select_words(task.private["stride"])
         return GameObservation("guess")
 
     def act(self, command: str) -> GameObservation:
-        """Execute a guess and return its marks."""
+        """Execute a guess and return its letters with their marks."""
         guess = command.strip().lower()
         self.used += 1
         late = self.used >= self.max_guesses
@@ -65,26 +66,28 @@ class Wordle(PlainGame):
         return GameObservation(" ".join(map("".join, zip(guess, answer, strict=True))), 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the word was found.
+        """Return whether the word was found, and the number of guesses.
 
-        The score decreases with the number of guesses.
+        The score decreases by 0.1 per guess after the first.
         """
         is_found = bool(self.guesses) and self.guesses[-1][0] == self.secret
         score = 1 - 0.1 * (self.used - 1) if is_found else 0.0
         return {"success": is_found, "score": score, "guesses": self.used}
 
     def admissible(self) -> list[str]:
-        """Return all words."""
+        """Return all words that are valid guesses at the task's level."""
         return list(self.words)
 
     def solve(self) -> str:
-        """Return the possible word that shares the most letters with the others."""
+        """Return the word that splits the remaining candidates best."""
         left = [word for word in self.words if all(mark_guess(guess, word) == answer for guess, answer in self.guesses)]
         return best_guess(left or list(self.words))
 
 
 class WordleTasks(GameTasks):
-    """Level 1 has every sixteenth word, level 2 every fourth, level 3 all.
+    """Task source of secret words.
+
+    Level 1 has every sixteenth word, level 2 every fourth, level 3 all.
 
     Args:
         seed: See `Generated`.
@@ -95,7 +98,7 @@ class WordleTasks(GameTasks):
     game = Wordle
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a random task of a level; see `Generated.make`."""
         stride = (16, 4, 1)[level - 1]
         words = select_words(stride)
         private = {"word": draw.choice(words), "stride": stride}
@@ -103,12 +106,12 @@ class WordleTasks(GameTasks):
 
 
 def select_words(stride: int) -> tuple[str, ...]:
-    """Return every `stride`-th word."""
+    """Return every `stride`-th word of the word list; 1 returns all words."""
     return WORDS[::stride]
 
 
 def mark_guess(guess: str, secret: str) -> str:
-    """Return one of `=+-` per letter.
+    """Return one mark of `=+-` per letter of a guess.
 
     >>> mark_guess("allow", "llama")
     '+=+--'
@@ -129,7 +132,7 @@ def mark_guess(guess: str, secret: str) -> str:
 def best_guess(words: Sequence[str]) -> str:
     """Return the word that splits the others best, judged by single letters.
 
-    The first if there are several.
+    If several are best, the last in alphabetical order.
     """
     often = Counter(letter for word in words for letter in set(word))
     places = Counter((k, letter) for word in words for k, letter in enumerate(word))

@@ -100,7 +100,7 @@ def _read_exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def _write(connection: socket.socket, answer: Any) -> None:
-    """Send a response as one frame."""
+    """Send a response to the run as one frame: its length and a pickle."""
     body = pickle.dumps(answer)
     connection.sendall(LENGTH.pack(len(body)) + body)
 

@@ -59,18 +59,18 @@ def create_host(make: Callable[[], Game], isolation: Isolation) -> Host:
 
 
 class ObjectHost:
-    """Host that calls a game in the episode's thread."""
+    """Host that calls a game directly, in the thread of the episode."""
 
     def __init__(self, make: Callable[[], Game]) -> None:
         self.game: Game | None = make()
         COUNTS.open_games += 1
 
     async def call_method(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the game; see `Host`."""
+        """Call a method of the game in the episode's thread; see `Host`."""
         return getattr(self.game, method)(*arguments)
 
     async def close(self) -> None:
-        """Close the game; see `Host`."""
+        """Close the game; later calls of `close` do nothing. See `Host`."""
         game, self.game = self.game, None
         if game is not None:
             COUNTS.open_games -= 1
@@ -86,7 +86,7 @@ class _Thread:
         COUNTS.threads += 1
 
     def _serve(self) -> None:
-        """Execute the calls of the queue until `end`."""
+        """Execute the calls in the inbox one after another until `end` is called."""
         while (work := self.inbox.get()) is not None:
             work()
 

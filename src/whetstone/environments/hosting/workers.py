@@ -142,7 +142,7 @@ class ProcessHost:
 
 
 class _Worker:
-    """A worker process and the connection to it."""
+    """A worker process that runs games, and the socket connection to it."""
 
     def __init__(self, key: bytes) -> None:
         self.key = key
@@ -278,7 +278,7 @@ def _reap() -> None:
 
 @atexit.register
 def _end_all() -> None:
-    """End all idle workers when this process exits."""
+    """End all idle worker processes; called when this process exits."""
     for workers in _idle.values():
         for worker in workers:
             worker.end()

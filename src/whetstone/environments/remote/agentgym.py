@@ -51,7 +51,7 @@ _in_use: dict[tuple[str, str], AgentGym] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """Fields of the request body of a route."""
+    """Fields of the JSON body of a server route, as its OpenAPI document lists them."""
 
     fields: tuple[str, ...] = ()
     """Names of all fields."""

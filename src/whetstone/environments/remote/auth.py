@@ -57,7 +57,7 @@ class Guard:
 
 
 async def _answer(send: Any, status: int, reason: str) -> None:
-    """Send a JSON response with an error."""
+    """Send an HTTP response whose JSON body has the reason of a refusal."""
     body = json.dumps({"error": reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -88,7 +88,7 @@ _OPERATIONS = {
 
 @dataclass(slots=True)
 class _Open:
-    """An open episode of the server."""
+    """State of an open episode on the environment server."""
 
     environment: Environment
     """Environment of the episode."""
@@ -112,7 +112,7 @@ class NoEpisodeError(EpisodeError):
 
 
 class FullError(Exception):
-    """The maximum number of episodes is open."""
+    """The server has its maximum number of open episodes; answered with status 429."""
 
 
 class ServedEpisodes:
@@ -209,7 +209,7 @@ class ServedEpisodes:
             return answer
 
     async def close_episode(self, id: str) -> None:
-        """Close an episode, if it is open."""
+        """Close an episode and its environment; do nothing if it is not open."""
         episode = self.open.pop(id, None)
         if episode is not None:
             closing = call_user_function(episode.environment.close)

@@ -136,7 +136,7 @@ class NemoGym:
         }  # fmt: skip
 
     async def close(self) -> None:
-        """Close the session."""
+        """Close the session and the connection to the resources server."""
         self._task = None
         await self._asking.close()
 
@@ -240,5 +240,5 @@ def _declared(task: Task, messages: Sequence[Message]) -> tuple[dict[str, Any], 
 
 
 def _text(content: Any) -> str:
-    """Return the content of a message as text."""
+    """Return the content of a message as text: a string, or its parts joined."""
     return content if isinstance(content, str) else "".join(str(part["text"]) for part in content)

@@ -131,7 +131,7 @@ class OpenEnv:
         return {"success": self._reached, "score": score}
 
     async def close(self) -> None:
-        """Close the session."""
+        """Close the WebSocket session and the connection to the server."""
         self._over = True
         try:
             await self._session.close_connection()
@@ -263,7 +263,10 @@ class OpenEnv:
         return {**answer, "reward": None if reward is None else self._reward}
 
     def _observation_text(self, answer: Mapping[str, Any]) -> str:
-        """Return the observation of a result as text."""
+        """Return the observation in a result of the server as text.
+
+        The text is the field `observation_field`, or the whole observation as JSON.
+        """
         observation = answer.get("observation") or ""  # an empty one shows nothing
         if self.observation_field and isinstance(observation, Mapping):
             return sanitize_text(str(observation.get(self.observation_field, "")))

@@ -99,7 +99,7 @@ class OpenEnvSession:
             raise
 
     async def close_connection(self) -> None:
-        """Close the connection, if it is open."""
+        """Close the WebSocket and end its episode; do nothing if it is not open."""
         socket, self._socket, self.is_running = self._socket, None, False
         if socket is not None:
             with contextlib.suppress(Exception):  # the connection may be broken
@@ -174,7 +174,7 @@ class OpenEnvSession:
 
 
 class _Full(Exception):
-    """The server has its maximum number of sessions."""
+    """The OpenEnv server has its maximum number of sessions."""
 
 
 class _Failed(Exception):

@@ -70,7 +70,7 @@ def observation_from_wire(row: Mapping[str, Any]) -> Observation:
 
 
 def result_to_wire(result: StepResult) -> dict[str, Any]:
-    """Return the result of an action as JSON."""
+    """Return the result of an action as JSON: observation, reward, end and calls."""
     return {
         "observation": observation_to_wire(result.observation),
         "reward": result.reward,
@@ -130,14 +130,14 @@ def parse_field(row: Mapping[str, Any], name: str, kind: type[_Kind], default: A
 
 
 def _spec(tool: Any) -> ToolSpec:
-    """Parse the spec of a tool."""
+    """Parse a tool spec in the format of OpenAI."""
     function = parse_field(tool, "function", dict)
     description = parse_field(function, "description", str, "")
     return ToolSpec(parse_field(function, "name", str), description, dict(parse_field(function, "parameters", dict)))
 
 
 def _record(row: Any) -> CallRecord:
-    """Parse the record of a call."""
+    """Parse the record of a tool call."""
     return CallRecord(
         parse_field(row, "name", str),
         parse_field(row, "outcome", str),

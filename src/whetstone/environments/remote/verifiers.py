@@ -149,7 +149,7 @@ class Verifiers:
         await self._end_episode()
 
     async def _end_episode(self) -> None:
-        """End the task in the process, if one is running."""
+        """End the running task in the process of the taskset, if there is one."""
         bridge, self._bridge = self._bridge, None
         if bridge is not None and not bridge.has_ended:
             try:
@@ -158,7 +158,7 @@ class Verifiers:
                 return  # the process ended, and its episodes with it
 
     async def _execute_call(self, name: str, arguments: str) -> tuple[str, str]:
-        """Return the text and the outcome of a call."""
+        """Execute a tool call in the process; return its text and its outcome."""
         if name not in self._tools:
             readable_name = sanitize_text(name[:100])
             return (
@@ -235,7 +235,7 @@ class Bridge:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the process has ended."""
+        """Return whether the process of the taskset has ended."""
         return self._life.done()
 
     async def send_request(self, what: str, episode: str, *, seconds: float, **fields: Any) -> Any:
@@ -309,7 +309,7 @@ class Bridge:
                 await process.wait()
 
     def _fail(self, error: Exception) -> None:
-        """Raise an error of the start in all requests."""
+        """Make all waiting and later requests raise an error of the process start."""
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # waiting requests raise it
@@ -380,10 +380,13 @@ def bridge_command(
 
 @functools.cache
 def check_interpreter(python: str) -> None:
-    """Check that an interpreter has the package `verifiers`.
+    """Check that an interpreter can import the package `verifiers`; cached.
+
+    Args:
+        python: Path of the interpreter.
 
     Raises:
-        RecipeError: If it does not; the message has the command.
+        RecipeError: If it cannot; the message has the command that installs the package.
     """
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verifiers') is None)"
     if subprocess.run([python, "-P", "-c", look], capture_output=True, timeout=60).returncode:
@@ -393,7 +396,12 @@ def check_interpreter(python: str) -> None:
 
 
 def _parse_first_line(line: bytes, complaints: str, what: str) -> dict[str, Any]:
-    """Return the first line of the process.
+    """Parse the first line that the process of a taskset prints.
+
+    Args:
+        line: The line, JSON with the tasks or an error.
+        complaints: Standard error of the process.
+        what: Name of the taskset, for messages.
 
     Raises:
         TaskError: If the taskset could not be loaded.

@@ -277,7 +277,7 @@ class TasksetEpisode:
         return {"reward": self.trace.reward, "parts": {**metrics, **rewards}}
 
     async def stop_runtime(self) -> None:
-        """Stop the runtime of the task, if it has one."""
+        """Stop the runtime that the task was set up with, if any."""
         if self._runtime is not None:
             await self._runtime.stop()
 
@@ -298,7 +298,7 @@ def _list_tasks(tasks: list[Any]) -> list[dict[str, Any]]:
 
 
 async def _serve(world: TasksetHost | HarnessTaskset, answers: Any) -> None:
-    """Answer requests until EOF."""
+    """Answer requests until EOF, with the services of the harness if there is one."""
     if isinstance(world, HarnessTaskset):
         async with world.env.serving():
             world.env._interception = None  # one per run instead: the shared one keeps a client per address

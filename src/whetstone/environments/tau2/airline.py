@@ -55,7 +55,9 @@ class Payment(TypedDict):
 
 
 class AirlineDesk(Desk):
-    """Fourteen tools over flights, users and reservations; each episode changes a separate database.
+    """Tools of the agent in the airline domain: fourteen tools over a database.
+
+    The database has flights, users and reservations. Each episode changes a separate one.
 
     Args:
         path: The folder with `db.json`.

@@ -89,7 +89,7 @@ class Store:
         return entity
 
     def add_entity(self, kind: str, id: str, entity: Any) -> None:
-        """Add or replace an entity in this episode."""
+        """Add an entity to this episode's database, or replace it."""
         self._changed[kind, id] = entity
 
     def has_entity(self, kind: str, id: str) -> bool:
@@ -125,5 +125,5 @@ def round_amounts(entity: Any) -> Any:
 
 
 def format_entity(entity: Any) -> str:
-    """Return an entity as JSON text for the agent."""
+    """Return an entity of the database as JSON text for the agent."""
     return json.dumps(entity, ensure_ascii=False)

@@ -15,7 +15,9 @@ from whetstone.tools.protocol import Episode
 
 
 class Desk:
-    """Tools over a domain's database; a subclass adds those of its domain.
+    """Base class of the agent's tools in a domain of tau2-bench.
+
+    A subclass adds the tools of its domain. Each episode has a separate database.
 
     Args:
         path: The folder with `db.json` or `db.toml`.
@@ -26,6 +28,7 @@ class Desk:
 
     effects = "read"
     domain: ClassVar[str]
+    """Name of the domain."""
 
     def __init__(self, *, path: str) -> None:
         self.path = path
@@ -35,7 +38,7 @@ class Desk:
         self._wanted: Mapping[str, Any] = {}
 
     def open(self, episode: Episode) -> None:
-        """Load the published database, and compute the changes of the gold actions."""
+        """Load the original database and compute the changes of the gold actions."""
         self._begin()
         self._wanted = wanted_differences(type(self), self.path, episode.task.private["actions"])
 
@@ -73,9 +76,14 @@ class Desk:
 
 
 def wanted_differences(desk: type[Desk], path: str, actions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the changes of the database by the gold actions.
+    """Return the changes of the original database by the gold actions.
 
     An action that fails changes nothing, as when it was recorded.
+
+    Args:
+        desk: Class of the domain.
+        path: The folder with `db.json`.
+        actions: Gold actions, each with `name` and `arguments`.
     """
     played = desk(path=path)
     for action in actions:

@@ -33,7 +33,9 @@ def _indexes(path: str) -> tuple[dict[str, str], dict[tuple[str, str, str], str]
 
 
 class RetailDesk(Desk):
-    """Sixteen tools over the shop's database; each episode changes a separate one.
+    """Tools of the agent in the retail domain: sixteen tools over a shop's database.
+
+    Each episode changes a separate database.
 
     Args:
         path: The folder with `db.json`.

@@ -33,7 +33,9 @@ _KINDS = {"L": "lines", "D": "devices", "B": "bills", "C": "customers", "P": "pl
 
 
 class TelecomDesk(Desk):
-    """Thirteen tools over customers, lines and bills; each episode changes separate records, and has a phone.
+    """Tools of the agent in the telecom domain: customers, lines and bills.
+
+    Each episode has separate records and a phone of the customer, whose tools the simulated user has.
 
     Args:
         path: The folder with `db.toml` and `user_db.toml`.
@@ -48,10 +50,7 @@ class TelecomDesk(Desk):
         self._assertions: list[Mapping[str, Any]] = []
 
     def open(self, episode: Episode) -> None:
-        """Load the published records and the phone.
-
-        Then execute the initialization of the task.
-        """
+        """Load the original records and the phone, then initialize the state of the task."""
         private = episode.task.private
         self._begin()
         self.phone, self.number, self._by_customer = Phone(read_phone(self.path)), "", []
@@ -61,7 +60,7 @@ class TelecomDesk(Desk):
         episode.shared[USER_TOOLS] = UserTools([getattr(self.phone, name) for name in TOOLS_OF_PHONE], self.by_customer)
 
     def tools(self) -> Iterable[Any]:
-        """Return the tools of the domain."""
+        """Return the agent's thirteen tools of the telecom domain."""
         return [getattr(self, name) for name in _TOOLS]
 
     def verdict(self) -> Mapping[str, Any]:
@@ -76,11 +75,11 @@ class TelecomDesk(Desk):
         return {**verdict, "changed": len(self.store.find_differences())}
 
     def by_customer(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Execute a tool of the customer; the customer reads an error if it fails.
+        """Execute a tool of the customer and return its result or an error text.
 
         Args:
             name: Name of a tool of `Phone`.
-            arguments: By name.
+            arguments: Arguments by name.
         """
         self._by_customer.append({"name": name, "arguments": dict(arguments)})
         if name not in TOOLS_OF_PHONE:
@@ -240,7 +239,10 @@ class TelecomDesk(Desk):
     # ------------------------------------------------------------ helpers
 
     def synchronize(self) -> None:
-        """Copy the state of the line to the phone, and a payment to the records."""
+        """Copy the state of the line to the phone, and a payment to the records.
+
+        Called after each call of either side.
+        """
         if not self.number:
             return
         lines = (self._peek("lines", id) for id in self.store.list_ids("lines"))

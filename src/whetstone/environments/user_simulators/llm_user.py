@@ -101,7 +101,7 @@ class EndpointUser:
         return {"user_ended": bool(self.ended), "user_answers": (len(self._said) - 2 * self._uses) // 2}
 
     async def close(self) -> None:
-        """Close the connection to the endpoint."""
+        """Close the connection to the model's endpoint."""
         await self._model.close()
 
     async def _request_reply(self) -> str:

@@ -68,6 +68,6 @@ class ScenarioUser:
         """Do nothing; the user has no resources."""
 
     def _end(self, text: str) -> Reply:
-        """Return the last message of the conversation."""
+        """Return a text as the user's last message, which ends the episode."""
         self.ended = text
         return Reply(text, ended=True)

@@ -20,7 +20,7 @@ class Requests:
         self.said = 0
 
     def open(self, episode: Episode) -> Reply:
-        """Return the first request."""
+        """Load the requests of the task and return the first."""
         self.requests, self.said = episode.task.private["requests"], 1
         return Reply(self.requests[0])
 

@@ -111,5 +111,5 @@ class StagedTasks:
         self.stage, self.began, self.recent = state["stage"], state["began"], list(state["recent"])
 
     def metrics(self) -> dict[str, float]:
-        """Return the index of the current stage, from 0."""
+        """Return the index of the current stage, from 0, as the metric `stage`."""
         return {"stage": float(self.stage)}
