@@ -238,7 +238,7 @@ MISTAKES = (
         2,
         {"shop.jsonl": TASKS.replace('"answer"', '"anwser"')},
     ),
-    Mistake("a single task", "train shop.yaml", "add a second one", 2, {"shop.jsonl": TASKS.splitlines()[0] + "\n"}),
+    Mistake("a single task", "train shop.yaml", "add a second task", 2, {"shop.jsonl": TASKS.splitlines()[0] + "\n"}),
     Mistake(
         "prompts longer than the context",
         "train shop.yaml policy.tiny.context_length=16",

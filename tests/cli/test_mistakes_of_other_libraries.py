@@ -88,7 +88,7 @@ REFUSED = [
     ("objective=shop:mean_loss", "8 losses are expected, one per token, got a single one; do not average"),
     ("objective=shop:no_gradient", "the loss has no gradient with respect to learner_logprobs; do not detach it"),
     ("rollout.group_size=1", "set at least 2, or use an advantage without comparison"),
-    ("tasks.path=empty.jsonl", "empty.jsonl: no tasks in it; write one per line"),
+    ("tasks.path=empty.jsonl", "empty.jsonl: the file has no tasks; write one per line"),
     ("tasks.path=shopp.jsonl", 'shopp.jsonl: no such task file (tasks.path); did you mean "shop.jsonl"?'),
 ]
 

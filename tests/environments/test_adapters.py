@@ -204,7 +204,7 @@ def test_task_of_another_environment_is_refused():
         finally:
             await environment.close()
 
-    with pytest.raises(TaskError, match="is of FrozenLake-v1, not of CartPole-v1"):
+    with pytest.raises(TaskError, match="belongs to FrozenLake-v1, not to CartPole-v1"):
         asyncio.run(other())
 
 
@@ -390,7 +390,7 @@ def test_search_wins_immediately_if_possible_and_otherwise_blocks():
 @pytest.mark.parametrize("id", ["kuhn_poker", "hanabi", "pig", "dark_hex", "catch", "euchre"])
 def test_search_is_refused_for_unsupported_games(id):
     needs(require_package("pyspiel", "openspiel"))
-    with pytest.raises(RecipeError, match=f"openspiel: {id}: opponent: search supports zero-sum games of two players"):
+    with pytest.raises(RecipeError, match=f"openspiel: {id}: opponent: search supports only zero-sum games of two players"):
         environment_of("openspiel", id=id, opponent="search").check()
     source = source_of("openspiel", id=id)
     with pytest.raises(TaskError, match=f"openspiel: {id} has no expert"):
@@ -413,7 +413,7 @@ def test_draw_is_a_success_only_if_the_recipe_specifies_it():
     [
         ("hanabi", None, "set success_at to a return above 0 and up to 25"),
         ("hanabi", 0.0, "every game is a success at 0"),
-        ("hanabi", 26.0, "none is a success at 26"),
+        ("hanabi", 26.0, "no game is a success at 26"),
         ("solitaire", None, "set success_at"),
         ("crossword", 1.0, "crossword cannot be played move by move: LegalActions"),
         ("crossword", None, "crossword cannot be played move by move: LegalActions"),
@@ -567,10 +567,10 @@ def test_generators_with_unreliable_verifiers_are_refused(monkeypatch):
     with pytest.raises(RecipeError, match="composite is not supported; list its generators"):
         source_of("reasoning_gym", datasets=["composite"], options={"datasets": [{"name": "n_queens"}]})
     monkeypatch.setattr(reasoning_gym, "_EXPRESSIONS", ())
-    with pytest.raises(RecipeError, match="countdown: its verifier executes answers as code"):
+    with pytest.raises(RecipeError, match="countdown: the verifier executes answers as code"):
         source_of("reasoning_gym", datasets=["countdown"])
     monkeypatch.setattr(reasoning_gym, "_REPLACEMENTS", {})
-    with pytest.raises(RecipeError, match="game_of_life_halting: its verifier accepts any text"):
+    with pytest.raises(RecipeError, match="game_of_life_halting: the verifier accepts any text"):
         source_of("reasoning_gym", datasets=["game_of_life_halting"])
 
 
@@ -614,5 +614,5 @@ def test_seeds_with_failing_generators_of_reasoning_gym_are_skipped(monkeypatch)
     tasks = [source.task(k) for k in range(4)]
     assert len({task.private["seed"] for task in tasks}) == 4
     monkeypatch.setattr(reasoning_gym, "create_dataset", lambda name, **_: {}["Integer"])
-    with pytest.raises(RecipeError, match="leg_counting fails to generate a question: KeyError"):
+    with pytest.raises(RecipeError, match="leg_counting: no question was generated from 20 seeds: KeyError"):
         source.task(99)

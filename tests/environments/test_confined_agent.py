@@ -121,7 +121,7 @@ def test_folder_without_permissions_for_others_is_refused(tmp_path):
 
 
 def test_functions_cannot_be_sandboxed_and_limits_require_a_sandbox():
-    with pytest.raises(RecipeError, match="only a command can be in a sandbox"):
+    with pytest.raises(RecipeError, match="a function runs in this process and cannot be sandboxed"):
         ExternalAgent(function=print, sandbox=True)
     with pytest.raises(RecipeError, match="require `sandbox: true`"):
         ExternalAgent(command="x", readable=["/opt"])

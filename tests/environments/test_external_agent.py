@@ -108,7 +108,7 @@ def test_interleaved_agents_extend_their_own_sampled_tokens():
 def test_required_tool_choice_is_refused():
     episode = played(agent_environment("requiring"))
     assert remove_place(episode.final["failed"]).startswith("BadRequestError")
-    assert "tool_choice: in training calls are sampled without a constraint" in episode.final["failed"]
+    assert "tool_choice: in training, calls are sampled without a constraint" in episode.final["failed"]
 
 
 def test_conversations_of_an_episode_are_kept_in_records():

@@ -67,7 +67,7 @@ def test_missing_package_is_reported_at_load(name, tmp_path, monkeypatch):
     missing, find = PACKAGES.get(name, name), importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda of, *rest: None if of == missing else find(of, *rest))
     assert dependencies.importlib.util.find_spec(missing) is None
-    with pytest.raises(RecipeError, match=rf"{missing}.* not installed: (pip|uv) ") as refused:
+    with pytest.raises(RecipeError, match=rf"{missing}.* not installed; install it with: (pip|uv) ") as refused:
         loaded(tmp_path, f"{{name: {name}, {OPTIONS[name]}}}")
     assert "\n" not in str(refused.value)
 

@@ -221,7 +221,9 @@ def test_missing_fields_of_an_agentgym_task_are_named():
         finally:
             await environment.close()
 
-    with pytest.raises(TaskError, match=r"/reset: requires world_type; set it in the task, under `reset`"):
+    with pytest.raises(
+        TaskError, match=r"/reset: the server requires world_type; set the fields in the task, under `reset`"
+    ):
         asyncio.run(one())
 
 
@@ -532,7 +534,7 @@ def test_action_that_ends_an_openenv_session_ends_the_episode_and_counts(action,
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "why"),
-    [("restart", "connection"), ("shape", "the answer to `step` is invalid"), ("perhaps", "not a boolean")],
+    [("restart", "connection"), ("shape", "the response to `step` is invalid"), ("perhaps", "not a boolean")],
 )
 def test_restarted_or_invalid_openenv_server_is_an_infrastructure_error(action, why):
     with served(openenv_app()) as url, pytest.raises(InfrastructureError, match=why) as caught:

@@ -122,7 +122,7 @@ def test_action_that_is_sent_twice_is_executed_once(household):
 
 def test_unknown_protocol_and_invalid_task_are_refused(household):
     url, _ = household
-    with pytest.raises(TaskError, match="uses protocol 1, the client 9"):
+    with pytest.raises(TaskError, match="uses protocol 1, the client protocol 9"):
         asyncio.run(ask(url, "POST", "/episodes", {"protocol": 9}))
 
     async def bad_task():
@@ -228,7 +228,7 @@ def test_excessive_requests_are_refused_without_blocking(household):
     url, episodes = household
     assert answered(url, "POST", "/episodes", body=b"x" * (17 << 20))[0] == 413
     status, body = answered(url, "GET", "/held_out/3000000")
-    assert (status, body["error"]) == (422, "TaskError: 3000000 tasks at once; 4096 or fewer")
+    assert (status, body["error"]) == (422, "TaskError: 3000000 tasks were requested at once; request 4096 or fewer")
 
     async def unused():
         before = set(episodes.open)
@@ -283,7 +283,7 @@ def test_invalid_answers_of_a_hostile_server_are_refused(what):
         await environment.reset(Task("x", ""), seed=0)
         await environment.step(assistant("y"))
 
-    with pytest.raises(InfrastructureError, match="http://nowhere: the answer is invalid: "):
+    with pytest.raises(InfrastructureError, match="http://nowhere: the response is invalid: "):
         asyncio.run(play_one())
 
 
@@ -377,7 +377,7 @@ def test_invalid_verdict_is_an_infrastructure_error_and_closing_succeeds(monkeyp
     async def request():
         environment = Remote(url="http://nowhere")
         await environment.reset(Task("x", ""), seed=0)
-        with pytest.raises(InfrastructureError, match="the answer is invalid"):
+        with pytest.raises(InfrastructureError, match="the response is invalid"):
             await environment.verdict()
         await environment.close()
 

@@ -108,13 +108,13 @@ def test_numbers_and_squares_of_a_move_format_are_varied():
 @pytest.mark.parametrize(
     ("id", "players", "why"),
     [
-        ("TruthAndDeception-v0", 2, "it is won by saying nothing"),
+        ("TruthAndDeception-v0", 2, "the game is won by an empty message"),
         ("SantoriniBaseFixed-v0", 2, "no legal move was found for seat 1"),
         ("Tak-v0", 2, "no legal move was found"),
         ("QuantumTicTacToe-v0", 2, "no legal move was found for seat"),  # in one of two games
         ("CharacterConclave-v0", 3, "no legal move was found for seat 0"),
-        ("MarketEntryGame-v0", 1, "it cannot be played by 1 player"),
-        ("PublicGoodsGame-v0", 1, "it cannot be played by 1 player"),
+        ("MarketEntryGame-v0", 1, "the game cannot be played by 1 player"),
+        ("PublicGoodsGame-v0", 1, "the game cannot be played by 1 player"),
         ("Sudoku-v0", 2, "number of players has to be 1"),
         ("UsedCar-v0-balanced", 2, "ImportError"),
     ],

@@ -107,8 +107,8 @@ def test_message_of_weight_0_is_context():
         (b'{"messages": [\n', r":1  not JSON"),
         (b'{"messages": []', r":1  .*the last line; is the file cut off"),
         (b'{"a": "\xff"}\n', r":1  byte 8 is not UTF-8"),
-        (b"[1]\n", r":1  a row is a JSON object, got list"),
-        (b'\n{"a": 1, "a": 2}\n', r':2  .*the key "a" is there twice'),
+        (b"[1]\n", r":1  a row must be a JSON object, got list"),
+        (b'\n{"a": 1, "a": 2}\n', r':2  .*the key "a" occurs twice'),
     ],
 )
 def test_unreadable_line_is_reported_by_its_number(tmp_path, content, message):

@@ -111,7 +111,7 @@ def test_questions_without_an_answer_are_scored_by_their_category(tmp_path):
         source.demonstrate(task, (), ())
     with pytest.raises(TaskError, match=r"questions.json:3  simple_7: no line in the file of possible answers"):
         FunctionCalls(**written(tmp_path, [row("simple_7", WEATHER)]))
-    with pytest.raises(TaskError, match="the role of a message is system, user or assistant, got tool"):
+    with pytest.raises(TaskError, match="the role of a message must be system, user or assistant, got tool"):
         FunctionCalls(**written(tmp_path, [row("irrelevance_7", WEATHER, ("tool", "x"))]))
 
 
@@ -229,7 +229,7 @@ def test_recipe_with_them_passes_the_checks(tmp_path):
 
 
 def test_invalid_files_are_named(tmp_path, files):
-    with pytest.raises(TaskError, match="no such file of possible answers"):
+    with pytest.raises(TaskError, match="no such file; set answers to the file of possible answers"):
         FunctionCalls(path=files["path"], answers=str(tmp_path / "none.json"))
     (tmp_path / "answers.json").write_text('{"id": "x"}\n')
     with pytest.raises(TaskError, match=r"answers.json:1  KeyError"):

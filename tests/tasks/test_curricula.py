@@ -189,7 +189,7 @@ def test_invalid_options_are_refused(create, message):
 
 
 def test_missing_tag_or_kind_is_named():
-    with pytest.raises(TaskError, match='has no tag "colour"; it has difficulty, kind'):
+    with pytest.raises(TaskError, match='has no tag "colour"; its tags are difficulty, kind'):
         UpperBound(kinds=["red"], by="colour").choose(SOURCE, 0, 0, 0, derive_random(0))
     with pytest.raises(TaskError, match='none of 20000 sampled training tasks has kind "red"'):
         UpperBound(kinds=["red"]).choose(SOURCE, 0, 0, 0, derive_random(0))

@@ -35,7 +35,7 @@ def test_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
     ("row", "message"),
     [
         ({"promt": "x", "answer": 1}, '"promt" is not a key of a task; did you mean "prompt"'),
-        ([1], "a row is a JSON object, got list"),
+        ([1], "a row must be a JSON object, got list"),
         ({"prompt": 3, "answer": 1}, "`prompt` is a text or a list of messages"),
         ({"prompt": "x", "answer": 1, "tag": {}}, '"tag" is not a key of a task; did you mean "tags"'),
         ({"prompt": "x", "anwser": 1}, '"anwser" is not a key of a task; did you mean "answer"'),
@@ -44,7 +44,7 @@ def test_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
         ({"prompt": "x", "answer": 1, "private": 3}, "`private` are objects"),
         ({"prompt": "x", "answer": 1, "tags": {"kind": {"a": 1}}}, "the tag kind is a text or a number, got"),
         ('{"prompt": "x", "answer": NaN}', "not JSON: NaN is not a number of JSON"),
-        ('{"prompt": "x", "answer": 1, "answer": 2}', 'the key "answer" is there twice'),
+        ('{"prompt": "x", "answer": 1, "answer": 2}', 'the key "answer" occurs twice'),
         ('{"prompt": "\\ud800", "answer": 1}', "`prompt` is not valid Unicode"),
         ("[" * 100_000, "not JSON"),
     ],
@@ -71,9 +71,9 @@ def test_invalid_lines_can_be_skipped_and_are_counted(tmp_path):
 
 
 def test_empty_file_file_of_invalid_lines_and_no_file_are_one_line_each(tmp_path):
-    with pytest.raises(TaskError, match=r"empty\.jsonl: no tasks in it"):
+    with pytest.raises(TaskError, match=r"empty\.jsonl: the file has no tasks"):
         Jsonl(path=write(tmp_path / "empty.jsonl"))
-    with pytest.raises(TaskError, match=r"no tasks in it \(1 bad rows skipped\)"):
+    with pytest.raises(TaskError, match=r"no tasks \(1 bad rows skipped\)"):
         Jsonl(path=write(tmp_path / "bad.jsonl", "{"), on_bad_row="skip")
     with pytest.raises(TaskError, match=r'no such task file \(tasks\.path\); did you mean "empty\.jsonl"'):
         Jsonl(path=str(tmp_path / "emty.jsonl"))
@@ -88,7 +88,7 @@ def test_both_splits_have_tasks_even_if_there_are_few(tmp_path):
 def test_unsplittable_file_is_refused(tmp_path):
     with pytest.raises(TaskError, match="one task cannot be both"):
         Jsonl(path=write(tmp_path / "one.jsonl", *rows(1)))
-    with pytest.raises(RecipeError, match="held_out_fraction: between 0 and 1, got 1"):
+    with pytest.raises(RecipeError, match="held_out_fraction: must be between 0 and 1, got 1"):
         Jsonl(path=write(tmp_path / "two.jsonl", *rows(2)), held_out_fraction=1.0)
     with pytest.raises(TaskError, match="3 tasks have 1 distinct ids"):
         Jsonl(path=write(tmp_path / "same.jsonl", *[{"id": "a", **row} for row in rows(3)]))
@@ -99,7 +99,7 @@ def test_unsplittable_file_is_refused(tmp_path):
     [
         ('{"prompt": "?", "answer": ' + "[" * 100_000 + "]" * 100_000 + "}", "too deep"),
         ('{"prompt": "?", "answer": ' + "9" * 100_000 + "}", "digits"),
-        ('{"prompt": "?", ' + ", ".join(f'"k{i}": 1' for i in range(100_000)) + ', "k99999": 1}', "is there twice"),
+        ('{"prompt": "?", ' + ", ".join(f'"k{i}": 1' for i in range(100_000)) + ', "k99999": 1}', "occurs twice"),
         ('{"prompt": "' + "x" * 2_000_000 + '", "answer": 1}', "longer than"),
     ],
     ids=["brackets", "a number", "a key twice", "a line"],

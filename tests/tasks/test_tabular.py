@@ -22,7 +22,7 @@ def tasks(prompts):
 def test_equal_words_are_never_in_both_splits(prompts):
     given_tasks = tasks(prompts)
     if len({comparison_text(task) for task in given_tasks}) < 2:
-        with pytest.raises(TaskError, match="add a second one"):
+        with pytest.raises(TaskError, match="add a second task"):
             split_tasks(given_tasks, 0.3, where="here")
         return
     training, held_out = split_tasks(given_tasks, 0.3, where="here")
@@ -83,7 +83,7 @@ def test_folder_of_parquet_files_has_splits(tmp_path):
     ("options", "message"),
     [
         ({"prompt": "questoin"}, 'no column questoin; did you mean "question"\\?; name it: tasks.prompt=COLUMN'),
-        ({"prompt": "answer"}, "answer is int, not a text or a list of messages"),
+        ({"prompt": "answer"}, "answer must be a text or a list of messages, got int"),
         ({"prompt": "question", "held_out": "test"}, "no split test"),
     ],
 )
@@ -110,7 +110,7 @@ def test_hugging_face_dataset_is_read_from_its_folder(tmp_path):
     datasets.DatasetDict(rows).save_to_disk(str(tmp_path / "saved"))
     source = HuggingFace(path=str(tmp_path / "saved"), prompt="question", held_out="test")
     assert [task.private["answer"] for task in source.held_out(9)] == [16, 17, 18, 19, 20]
-    with pytest.raises(TaskError, match="no split validation; there are: test, train"):
+    with pytest.raises(TaskError, match="no split named validation; there are: test, train"):
         HuggingFace(path=str(tmp_path / "saved"), prompt="question", held_out="validation")
     with pytest.raises(TaskError, match="no such folder"):
         HuggingFace(path=str(tmp_path / "none"))

@@ -130,7 +130,7 @@ def _application(agents: Mapping[str, ExternalAgent], stored: StoredResponses) -
     async def answer(wire: Wire, request: Request) -> Response:
         agent, owner, body = agent_of(request), request.path_params["id"], read_body(await body_of(request))
         if wire is COMPLETIONS:
-            raise RefusedError("in training an agent must use a chat API, such as /v1/chat/completions")
+            raise RefusedError("in training, an agent must use a chat API, such as /v1/chat/completions")
         if wire is RESPONSES:
             body = stored.resolve_input(owner, body)
         question, is_streamed = wire.parse(body), parse_bool(body, "stream")
@@ -149,7 +149,9 @@ def _application(agents: Mapping[str, ExternalAgent], stored: StoredResponses) -
 
     async def counted(request: Request) -> Response:
         raise RefusedError(
-            "in training tokens are not counted before an answer is sampled", status=404, code="not_found"
+            "count_tokens: in training, tokens are not counted before an answer is sampled",
+            status=404,
+            code="not_found",
         )
 
     async def models(request: Request) -> JSONResponse:
@@ -190,18 +192,23 @@ def _refuse_unsupported(question: CompletionRequest) -> None:
         RefusedError: If the request has such an option: several answers, a schema, a required call, or log-probs.
     """
     if question.count > 1:
-        raise RefusedError("n: in training one answer is sampled; the recipe has the number of episodes", param="n")
+        raise RefusedError(
+            "n: in training, one answer is sampled per request; the recipe sets the number of episodes", param="n"
+        )
     if question.schema is not None:
         raise RefusedError(
-            "response_format: in training answers are sampled without a schema; ask for it in a message",
+            "response_format: in training, answers are sampled without a schema; describe the format in a message",
             param="response_format",
             code="unsupported_parameter",
         )
     if question.must_call is not None:
         raise RefusedError(
-            "tool_choice: in training calls are sampled without a constraint; use auto, and ask for it in a message",
+            "tool_choice: in training, calls are sampled without a constraint; use auto, and request the call "
+            "in a message",
             param="tool_choice",
             code="unsupported_parameter",
         )
     if question.top_logprobs:
-        raise RefusedError("top_logprobs: in training log-probs are not returned", param="top_logprobs")
+        raise RefusedError(
+            "top_logprobs: in training, log-probs are not returned; remove the parameter", param="top_logprobs"
+        )

@@ -68,4 +68,6 @@ def check_requirements(who: str, needs: Iterable[Requirement]) -> None:
     """
     for need in needs:
         if not need.is_installed:
-            raise RecipeError(f"{who} needs the {need.kind} {need.name}, which is not installed: {need.command}")
+            raise RecipeError(
+                f"{who} needs the {need.kind} {need.name}, which is not installed; install it with: {need.command}"
+            )

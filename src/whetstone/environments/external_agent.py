@@ -103,9 +103,12 @@ class ExternalAgent:
         if bool(command) == bool(function):
             raise RecipeError("environment agent: set either command or function")
         if crash not in ("outcome", "error"):
-            raise RecipeError(f'environment agent: crash is "outcome" or "error", got "{crash}"')
+            raise RecipeError(f'environment agent: crash must be "outcome" or "error", got "{crash}"')
         if sandbox and not command:
-            raise RecipeError("environment agent: a function runs in this process; only a command can be in a sandbox")
+            raise RecipeError(
+                "environment agent: sandbox: a function runs in this process and cannot be sandboxed; "
+                "set command instead"
+            )
         if not sandbox and (readable or limits):
             raise RecipeError("environment agent: readable and limits require `sandbox: true`")
         self._command = shlex.split(command) if isinstance(command, str) else list(command)
@@ -248,7 +251,7 @@ class ExternalAgent:
         """
         if unknown := sorted(set(body) - {"reward", "success"}):
             raise RefusedError(
-                f"{unknown[0]}: unknown field; in training the fields are reward and success", param=unknown[0]
+                f"{unknown[0]}: unknown field; in training, the fields are reward and success", param=unknown[0]
             )
         reward = parse_finite(body.get("reward"), "reward")
         self.final |= {"score": reward, "success": bool(body.get("success", reward >= 1))}
@@ -392,7 +395,9 @@ async def _start(argv: Sequence[str], folder: str, variables: Mapping[str, str])
             start_new_session=True,
         )
     except OSError as error:
-        raise RecipeError(f"environment agent: {argv[0]}: {error.strerror or error}") from None
+        raise RecipeError(
+            f"environment agent: command {argv[0]} cannot be started: {error.strerror or error}"
+        ) from None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

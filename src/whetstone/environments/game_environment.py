@@ -94,7 +94,9 @@ class GameEnvironment:
         declared: Isolation = kind.isolation if implements_protocol(kind, Isolated) else "thread"
         self.isolation: Isolation = isolation or declared
         if "whole" in dir(kind):
-            raise RecipeError(f"{game_name(kind)}: the attribute whole was renamed to multiline")
+            raise RecipeError(
+                f"{game_name(kind)}: the attribute `whole` was renamed to `multiline`; rename it in your class"
+            )
         self._is_multiline = implements_protocol(kind, AcceptsMultiline) and kind.multiline
         self.replayable = replayable(kind)
         self.keeps = implements_protocol(kind, Snapshots)
@@ -135,8 +137,10 @@ class GameEnvironment:
             EpisodeError: If no game is in progress.
         """
         if self._host is None or self._state != "running":
-            when = {"new": "before the first reset", "over": "after the end of the episode"}.get(self._state, "closed")
-            raise EpisodeError(f"a step {when}; call reset first")
+            when = {"new": "before the first reset", "over": "after the end of the episode"}.get(
+                self._state, "on a closed game"
+            )
+            raise EpisodeError(f"step was called {when}; call reset first")
         command = parse_command(action, self.actions, multiline=self._is_multiline)
         if command is None:
             return self._refuse_action(action)

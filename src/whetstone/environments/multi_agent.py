@@ -156,7 +156,7 @@ class Seat:
             async with table.moved:  # episodes that wait for this seat would wait forever
                 table.left = self.role
                 table.moved.notify_all()
-            raise TaskError(f"task {task.id}: no seat {self.role}{did_you_mean(self.role, roles)}")
+            raise TaskError(f"task {task.id}: no seat named {self.role}{did_you_mean(self.role, roles)}")
         if self.role in table.taken:
             raise TaskError(f'task {task.id}: seat "{self.role}" is already taken')
         table.taken.add(self.role)
@@ -178,7 +178,7 @@ class Seat:
         """
         table = self._table
         if table is None or self._over:
-            raise EpisodeError("a step outside an episode; call reset first")
+            raise EpisodeError("step was called outside an episode; call reset first")
         if table.left or table.game.to_move() != self.role:  # a player left while the policy sampled
             return self._observe_table(table, action, understood=True)
         command = parse_command(action, self.actions)

@@ -50,7 +50,7 @@ class Observation:
 
     def __post_init__(self) -> None:
         if self.author not in (Author.ENVIRONMENT, Author.OTHER_AGENT):  # the policy's own text is the sampled tokens
-            raise ValueError(f"the author of an observation is environment or partner, got {self.author}")
+            raise ValueError(f"the author of an observation must be environment or partner, got {self.author}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,9 @@ def _policy(folder: Path, names: Sequence[str]) -> str:
     """
     for name in names:
         if not (folder / name).is_file():
-            raise RecipeError(f"{folder / name}: no such file; set path to the folder of tau2-bench, or policy: false")
+            raise RecipeError(
+                f"{folder / name}: no such file; set path to a domain's folder of tau2-bench, or policy: false"
+            )
     texts = [(folder / name).read_text(encoding="utf-8") for name in names]
     if len(texts) == 1:
         return texts[0]

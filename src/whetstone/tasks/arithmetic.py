@@ -142,14 +142,14 @@ class Arithmetic:
             if kind not in KINDS:
                 raise OptionError("kinds", f'no kind of arithmetic named "{kind}"{did_you_mean(kind, KINDS)}')
             if weight < 0:
-                raise OptionError(f"kinds.{kind}", f"a weight is zero or more, got {weight:g}")
+                raise OptionError(f"kinds.{kind}", f"a weight must be zero or more, got {weight:g}")
         self.weights = {kind: weight for kind, weight in weights.items() if weight > 0}
         if not self.weights:
             raise OptionError("kinds", "every weight is zero; set one above zero")
         if not 1 <= digits <= 6:
-            raise OptionError("digits", f"1 to 6, got {digits}")
+            raise OptionError("digits", f"must be 1 to 6, got {digits}")
         if not 0 <= recheck <= 1:
-            raise OptionError("recheck", f"a probability from 0 to 1, got {recheck:g}")
+            raise OptionError("recheck", f"must be a probability from 0 to 1, got {recheck:g}")
         self.seed, self.digits, self.recheck = seed, digits, recheck
 
     def task(self, index: int) -> Task:

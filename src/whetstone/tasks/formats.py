@@ -61,7 +61,7 @@ def _text(row: Row, names: str) -> str:
     """
     value = _column(row, names)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"`{names.split('|')[0]}` is a text, got {json.dumps(value, default=str)[:60]}")
+        raise ValueError(f"`{names.split('|')[0]}` must be a text, got {json.dumps(value, default=str)[:60]}")
     return value
 
 
@@ -117,7 +117,7 @@ def extract_boxed(solution: str) -> str:
         if solution[at] == "}" and depth == 0:
             return solution[begin:at]
         depth += {"{": 1, "}": -1}.get(solution[at], 0)
-    raise ValueError("no `answer`, and no \\boxed{…} in `solution`")
+    raise ValueError("there is no `answer`, and no \\boxed{…} in `solution`")
 
 
 def _math(row: Row, number: int) -> Task:
@@ -131,7 +131,7 @@ def _mbpp(row: Row, number: int) -> Task:
     """Parse a row of MBPP; the prompt shows the tests."""
     tests, code = _column(row, "test_list"), _text(row, "code")
     if not isinstance(tests, list) or not tests:
-        raise ValueError("`test_list` is a list of assertions")
+        raise ValueError("`test_list` must be a nonempty list of assertions")
     setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
     private = {
         "entry_point": _find_entry_point(tests[0], code),
@@ -202,7 +202,7 @@ def _tests(row: Row, column: str) -> list[dict[str, Any]]:
     except ValueError:
         raise ValueError(f"`{column}` is pickled; convert it to JSON if you trust the file") from None
     if not isinstance(tests, list):
-        raise ValueError(f"`{column}` is a list of tests")
+        raise ValueError(f"`{column}` must be a list of tests")
     return tests
 
 
@@ -339,12 +339,14 @@ def row_parser(name: str, columns: Mapping[str, Any]) -> Callable[[Row, int], Ta
         raise ValueError("set `format` or `columns`" + (", not both" if name else ""))
     if name:
         if name not in FORMATS:
-            raise ValueError(f"no format {name}{did_you_mean(name, FORMATS)}; there are {', '.join(FORMATS)}")
+            raise ValueError(f"no format named {name}{did_you_mean(name, FORMATS)}; formats are {', '.join(FORMATS)}")
         return FORMATS[name].read
     known = ("prompt", "answer", "id", "tags", "private")
     for key in columns:
         if key not in known:
-            raise ValueError(f"columns.{key}: a task has {', '.join(known)}{did_you_mean(key, known)}")
+            raise ValueError(
+                f"columns.{key}: unknown role of a column; roles are {', '.join(known)}{did_you_mean(key, known)}"
+            )
     if "prompt" not in columns:
         raise ValueError("columns: the column of the `prompt` is missing; set columns.prompt")
     return lambda row, number: _by_columns(columns, row, number)

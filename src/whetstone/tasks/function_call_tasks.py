@@ -69,7 +69,7 @@ class FunctionCalls(ListedTasks):
         """
         possible = task.private["possible_answer"]
         if possible is None:
-            raise TaskError(f"{task.id}: no expert answer: any call is accepted")
+            raise TaskError(f"task {task.id}: there is no expert answer, since any call is accepted")
         parameters = {str(one["name"]): one.get("parameters", {}) for one in task.private["functions"]}
         language = task.private.get("language", "")
         calls = [
@@ -119,7 +119,7 @@ def _truths(path: Path) -> dict[str, Any]:
     """
     truths = {}
     if not path.is_file():
-        raise TaskError(f"{path}: no such file of possible answers")
+        raise TaskError(f"{path}: no such file; set answers to the file of possible answers, or to null")
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -142,7 +142,7 @@ def _parse_row(row: Mapping[str, Any], truths: Mapping[str, Any] | None) -> Task
     """
     id, functions = str(row["id"]), row["function"]
     if not isinstance(functions, list):
-        raise ValueError("`function` is a list of schemas")
+        raise ValueError("`function` must be a list of schemas")
     messages = _messages(row["question"])
     kind = id.rsplit("_", 1)[0]
     private: dict[str, Any] = {"functions": functions, "possible_answer": _possible(id, kind, truths)}
@@ -167,7 +167,9 @@ def _possible(id: str, kind: str, truths: Mapping[str, Any] | None) -> Any:
     if "relevance" in words:
         return None
     if truths is not None and "irrelevance" not in words:
-        raise ValueError(f"{id}: no line in the file of possible answers, and not in the category `irrelevance`")
+        raise ValueError(
+            f"{id}: the file of possible answers has no line for it, and its category is not `irrelevance`"
+        )
     return []
 
 
@@ -179,12 +181,12 @@ def _messages(question: Any) -> list[dict[str, str]]:
     """
     turns = question if isinstance(question, list) and question and isinstance(question[0], list) else [question]
     if len(turns) != 1 or not isinstance(turns[0], list) or not turns[0]:
-        raise ValueError("`question` is a list of one list of messages")
+        raise ValueError("`question` must be a list of one list of messages")
     messages: list[dict[str, str]] = []
     for message in turns[0]:
         role, content = message["role"], str(message["content"])
         if role not in ("system", "user", "assistant"):
-            raise ValueError(f"the role of a message is system, user or assistant, got {role}")
+            raise ValueError(f"the role of a message must be system, user or assistant, got {role}")
         if messages and messages[-1]["role"] == role:
             messages[-1]["content"] += f"\n{content}"
         else:

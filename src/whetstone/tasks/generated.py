@@ -101,4 +101,6 @@ class Generated(ABC):
                 tags = {"domain": self.name, "difficulty": str(level), **task.tags}
                 return replace(task, id=f"{self.name}/{level}/{digest}", tags=tags)
         side = "held out" if held_out else "trained"
-        raise OptionError("levels", f"{self.name}: none of {_TRIES} generated tasks of level {level} is {side}")
+        raise OptionError(
+            "levels", f"{self.name}: none of {_TRIES} generated tasks of level {level} is {side}; set other levels"
+        )

@@ -43,7 +43,7 @@ class GSM8K(ListedTasks):
     def __init__(self, *, path: str, seed: int = 0, on_bad_row: OnBadRow = "stop") -> None:
         folder = Path(path)
         if not folder.is_dir():
-            raise TaskError(f"{folder}: no such folder; GSM8K is a folder with train.jsonl and test.jsonl")
+            raise TaskError(f"{folder}: no such folder; set path to a folder with train.jsonl and test.jsonl")
         training, bad_training = read_tasks(folder / "train.jsonl", problem_parser("train"), on_bad_row=on_bad_row)
         held_out, bad_test = read_tasks(folder / "test.jsonl", problem_parser("test"), on_bad_row=on_bad_row)
         self.skipped = bad_training + bad_test
@@ -75,7 +75,7 @@ def problem_parser(split: str) -> Callable[[Mapping[str, Any], int], Task]:
     def parse(row: Mapping[str, Any], number: int) -> Task:
         question, solution = row["question"], row["answer"]
         if not isinstance(question, str) or not isinstance(solution, str):
-            raise ValueError("`question` and `answer` are texts")
+            raise ValueError("`question` and `answer` must be texts")
         words = solution.rpartition("####")[2].split() if "####" in solution else []
         if len(words) != 1:
             raise ValueError("the solution does not end with `#### answer`")

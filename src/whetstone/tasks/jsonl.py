@@ -48,7 +48,7 @@ def read_tasks(
         raise TaskError(str(error)) from None
     if not tasks:
         rows = f" ({skipped} bad rows skipped)" if skipped else ""
-        raise TaskError(f'{path}: no tasks in it{rows}; write one per line: {{"prompt": "…", "answer": "…"}}')
+        raise TaskError(f'{path}: the file has no tasks{rows}; write one per line: {{"prompt": "…", "answer": "…"}}')
     return tasks, skipped
 
 
@@ -109,10 +109,10 @@ def _parse(row: Mapping[str, Any], number: int) -> Task:
             raise ValueError(f'"{key}" is not a key of a task{did_you_mean(key, near)}; put other keys under `private`')
     prompt, tags, private = row["prompt"], row.get("tags", {}), row.get("private", {})
     if not isinstance(prompt, str | list) or not isinstance(tags, dict) or not isinstance(private, dict):
-        raise ValueError("`prompt` is a text or a list of messages, `tags` and `private` are objects")
+        raise ValueError("`prompt` must be a text or a list of messages, `tags` and `private` must be objects")
     for tag, value in tags.items():
         if isinstance(value, dict | list) or value is None:
-            raise ValueError(f"the tag {tag} is a text or a number, got {json.dumps(value)}")
+            raise ValueError(f"the tag {tag} must be a text or a number, got {json.dumps(value)}")
     known = {**private, **{key: value for key, value in row.items() if key not in ("prompt", "id", "tags", "private")}}
     if not known:
         row["answer"]  # raises a KeyError: a task without data for the verifier is useless

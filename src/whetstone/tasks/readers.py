@@ -171,7 +171,7 @@ def read_rows(path: Path, *, split: str = "train", suffix: str = "") -> Iterator
     if suffix in _DELIMITERS:
         return _read_delimited(path, _DELIMITERS[suffix])
     if suffix not in readers:
-        raise DataError(f"{path}: unknown format; data is read from {_FORMATS}")
+        raise DataError(f"{path}: unknown format; supported are {_FORMATS}")
     return readers[suffix](path)
 
 
@@ -197,7 +197,7 @@ def parse_row_object(line: bytes | str, *, what: str = "a row") -> dict[str, Any
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
-        raise ValueError("not JSON: too deep") from None
+        raise ValueError("not JSON: nested too deeply") from None
 
 
 def _check_object(row: Any, text: str, *, what: str = "a row") -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _check_object(row: Any, text: str, *, what: str = "a row") -> dict[str, Any]
         ValueError: If the value is not an object, or one of its texts is not valid Unicode.
     """
     if not isinstance(row, dict):
-        raise ValueError(f"{what} is a JSON object, got {type(row).__name__}")
+        raise ValueError(f"{what} must be a JSON object, got {type(row).__name__}")
     place = next(_invalid_texts(row), None) if _SURROGATE_ESCAPE.search(text) else None
     if place is not None:
         raise ValueError(f"`{place}` is not valid Unicode: it contains half of a surrogate pair")
@@ -244,7 +244,7 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(row) < len(pairs):
         seen: set[str] = set()
         duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f'not JSON: the key "{duplicate}" is there twice')
+        raise ValueError(f'not JSON: the key "{duplicate}" occurs twice')
     return row
 
 
@@ -295,7 +295,7 @@ def _read_list(path: Path) -> Iterator[Row | InvalidRow]:
     place = _skip_space(text, 0)
     if text[place : place + 1] != "[":
         kind = _kind_of_json(path, text)
-        raise DataError(f"{path}: a list of objects is expected, got {kind}")
+        raise DataError(f"{path}: expected a list of objects, got {kind}")
     place, number = _skip_space(text, place + 1), 0
     while text[place : place + 1] != "]":
         number += 1
@@ -303,7 +303,7 @@ def _read_list(path: Path) -> Iterator[Row | InvalidRow]:
         try:
             _, end = _LENIENT.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            reason = "too deep" if isinstance(error, RecursionError) else str(error)
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             yield InvalidRow(where, f"not JSON: {reason}; no row after it can be read")
             return
         try:
@@ -337,7 +337,7 @@ def _kind_of_json(path: Path, text: str) -> str:
     try:
         return type(_LENIENT.decode(text)).__name__
     except (ValueError, RecursionError) as error:
-        reason = "too deep" if isinstance(error, RecursionError) else str(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise DataError(f"{path}: not JSON: {reason}") from None
 
 
@@ -432,7 +432,7 @@ def _check_header(path: Path, fields: list[str], reason: str) -> list[str]:
         reason = f"one column, with {other!r} in its name; save the file with commas (.csv) or tabs (.tsv)"
     duplicate = next((name for k, name in enumerate(fields) if name in fields[:k]), None)
     if duplicate is not None and not reason:
-        reason = f'the column "{duplicate}" is there twice'
+        reason = f'the column "{duplicate}" occurs twice'
     if any(map(_NOT_UTF_8.search, fields)):
         reason = f"not UTF-8; {_TO_UTF_8}"
     if reason:
@@ -477,7 +477,9 @@ def _open_bytes(path: Path) -> Any:
         raise DataError(f"{path}: {error.strerror}") from None
     if file.read(2) in _UTF_16:
         file.close()
-        raise DataError(f"{path}: UTF-16; convert the file to UTF-8, such as with `iconv -f utf-16 -t utf-8`")
+        raise DataError(
+            f"{path}: the encoding is UTF-16; convert the file to UTF-8, such as with `iconv -f utf-16 -t utf-8`"
+        )
     file.seek(0)
     return file
 
@@ -498,7 +500,7 @@ def _read_tables(path: Path, split: str) -> Iterator[Row | InvalidRow]:
     except (TaskError, RecipeError) as error:
         raise DataError(str(error)) from None
     if split not in splits:
-        raise DataError(f"{path}: no split {split}{did_you_mean(split, splits)}")
+        raise DataError(f"{path}: no split named {split}{did_you_mean(split, splits)}")
     for number, columns in enumerate(_read_arrow(splits[split]), start=1):
         columns = {name: None if _is_missing(value) else remove_padding(value) for name, value in columns.items()}
         yield Row(f"{path}:{split}, row {number}", columns, number)

@@ -45,7 +45,7 @@ def split_tasks(tasks: Sequence[Task], share: float, *, where: str) -> tuple[lis
         TaskError: If there are fewer than two texts, or two tasks with one id.
     """
     if not 0 < share < 1:
-        raise OptionError("held_out_fraction", f"between 0 and 1, got {share:g}")
+        raise OptionError("held_out_fraction", f"must be between 0 and 1, got {share:g}")
     ids = {task.id for task in tasks}
     if len(ids) < len(tasks):
         raise TaskError(f"{where}: {len(tasks)} tasks have {len(ids)} distinct ids; give each a distinct id, or none")
@@ -53,7 +53,7 @@ def split_tasks(tasks: Sequence[Task], share: float, *, where: str) -> tuple[lis
     for task in tasks:
         first_of.setdefault(comparison_text(task), task.id)
     if len(first_of) < 2:
-        raise TaskError(f"{where}: one task cannot be both trained on and held out; add a second one")
+        raise TaskError(f"{where}: a single task cannot be both trained on and held out; add a second task")
     count = min(max(1, round(share * len(first_of))), len(first_of) - 1)
     chosen = set(sorted(first_of.values(), key=lambda id: derive_seed("held out", id))[:count])
     held_out = {text for text, id in first_of.items() if id in chosen}

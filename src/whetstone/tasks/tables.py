@@ -28,12 +28,12 @@ def parquet_rows(path: Path, training: str, held_out: str) -> dict[str, list[Map
     try:
         import pyarrow.parquet
     except ImportError:
-        raise RecipeError(f"tasks: Parquet needs pyarrow: {install_command('datasets')}") from None
+        raise RecipeError(f"tasks: Parquet needs pyarrow; install it with: {install_command('datasets')}") from None
     if not path.exists():
         raise TaskError(f"{path}: no such file or folder")
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not files:
-        raise TaskError(f"{path}: no .parquet file in it")
+        raise TaskError(f"{path}: the folder has no .parquet file")
     is_named = any(file.name.startswith(training) for file in files) or bool(held_out)
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for file in files:
@@ -63,9 +63,11 @@ def dataset_rows(path: Path, training: str) -> Mapping[str, Iterable[Mapping[str
     try:
         import datasets
     except ImportError:
-        raise RecipeError(f"tasks: datasets are read by `datasets`: {install_command('datasets')}") from None
+        raise RecipeError(
+            f"tasks: a dataset needs the package `datasets`; install it with: {install_command('datasets')}"
+        ) from None
     if not path.is_dir():
-        raise TaskError(f"{path}: no such folder; datasets are read from a folder, nothing is fetched")
+        raise TaskError(f"{path}: no such folder; download the dataset first, since nothing is fetched")
     try:
         is_saved = (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
         dataset = datasets.load_from_disk(str(path)) if is_saved else datasets.load_dataset(str(path))

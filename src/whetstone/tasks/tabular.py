@@ -48,7 +48,7 @@ class _Rows(ListedTasks, ABC):
         rows = self.read(Path(path), training, held_out)
         for name in filter(None, (training, held_out)):
             if name not in rows:
-                raise TaskError(f"{path}: no split {name}{did_you_mean(name, rows)}")
+                raise TaskError(f"{path}: no split named {name}{did_you_mean(name, rows)}")
         self.skipped = 0
         trained = self._tasks(rows[training], path, training, on_bad_row)
         if held_out:
@@ -57,7 +57,7 @@ class _Rows(ListedTasks, ABC):
         else:
             trained, held_out_tasks = split_tasks(trained, held_out_fraction, where=path)
         if not trained or not held_out_tasks:
-            raise TaskError(f"{path}: no tasks in it")
+            raise TaskError(f"{path}: the training or the held-out split has no tasks")
         super().__init__(trained, held_out_tasks, seed=seed)
 
     def _tasks(self, rows: Iterable[Mapping[str, Any]], path: str, name: str, on_bad_row: OnBadRow) -> list[Task]:
@@ -169,10 +169,10 @@ class _Columns:
             if column not in columns:
                 key = next((k for k in ("prompt", "answer", "id") if getattr(self, k) == column), "")
                 remedy = f"; name it: tasks.{key}=COLUMN" if key else ""
-                raise row.error(f"no column {column}{did_you_mean(column, columns)}{remedy}")
+                raise row.error(f"no column named {column}{did_you_mean(column, columns)}{remedy}")
         prompt: Any = columns[self.prompt]
         if not isinstance(prompt, str | list | tuple):
-            raise row.error(f"{self.prompt} is {type(prompt).__name__}, not a text or a list of messages")
+            raise row.error(f"{self.prompt} must be a text or a list of messages, got {type(prompt).__name__}")
         private = {column: columns[column] for column in self.private}
         if self.answer:
             if columns[self.answer] is None:

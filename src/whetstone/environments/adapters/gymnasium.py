@@ -97,7 +97,8 @@ class Gymnasium:
                 self._env.reset()
         if min(rewards) < 0 and max(rewards) <= 0:
             raise RecipeError(
-                f"gymnasium: {self.id} has no threshold, and random steps have only rewards below 0; set success_at"
+                f"gymnasium: {self.id} has no reward threshold, and random steps have only rewards below 0; "
+                "set success_at"
             )
 
     def begin(self, task: Task, seed: int) -> GameObservation:
@@ -107,7 +108,10 @@ class Gymnasium:
             TaskError: If the task belongs to another environment.
         """
         if task.private.get("id", self.id) != self.id:
-            raise TaskError(f"task {task.id}: is of {task.private['id']}, not of {self.id}; set the same id for both")
+            raise TaskError(
+                f"task {task.id}: the task belongs to {task.private['id']}, not to {self.id}; set the same id "
+                "for tasks and environment"
+            )
         with contextlib.redirect_stdout(io.StringIO()):  # MiniGrid prints discarded attempts
             observation, _ = self._env.reset(seed=int(task.private.get("seed", seed)) % 2**31)
         self.total, self.steps, self.terminated, self.truncated = 0.0, 0, False, False

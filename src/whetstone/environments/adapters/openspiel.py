@@ -56,7 +56,7 @@ class OpenSpiel:
         self.id, self.opponent, self.success_at = id, opponent, success_at
         self._game = load_game(id)
         if opponent == "search" and not supports_search(self._game):
-            raise RecipeError(f"openspiel: {id}: opponent: search supports {_SEARCHABLE}; set opponent: random")
+            raise RecipeError(f"openspiel: {id}: opponent: search supports only {_SEARCHABLE}; set opponent: random")
         self._state: Any = None
         self._draw = Random(0)
         self.seat = 0
@@ -108,12 +108,13 @@ class OpenSpiel:
             raise RecipeError(f"openspiel: {self.id} cannot be played move by move: {problem}") from None
         low, high = self._game.min_utility(), self._game.max_utility()
         if self.success_at is None and not _zero_sum(self._game):
-            problem = f"not a zero-sum game; set success_at to a return above {low:g} and up to {high:g}"
+            problem = f"this is not a zero-sum game; set success_at to a return above {low:g} and up to {high:g}"
             raise RecipeError(f"openspiel: {self.id}: {problem}")
         if self.success_at is not None and not low < self.success_at <= high:
-            problem = "every game" if self.success_at <= low else "none"
+            problem = "every game" if self.success_at <= low else "no game"
             raise RecipeError(
-                f"openspiel: {self.id} returns {low:g} to {high:g}, so {problem} is a success at {self.success_at:g}"
+                f"openspiel: {self.id}: success_at: returns are {low:g} to {high:g}, so {problem} is a success at "
+                f"{self.success_at:g}; set a return above {low:g} and up to {high:g}"
             )
 
     def admissible(self) -> list[str]:
@@ -127,7 +128,7 @@ class OpenSpiel:
             TaskError: If the search does not support the game.
         """
         if not supports_search(self._game):
-            raise TaskError(f"openspiel: {self.id} has no expert; the search supports {_SEARCHABLE}")
+            raise TaskError(f"openspiel: {self.id} has no expert; the search supports only {_SEARCHABLE}")
         return self._move_text(self._search_move())
 
     def close(self) -> None:
@@ -225,7 +226,7 @@ def load_game(id: str) -> Any:
 
     name = id.partition("(")[0]
     if name not in pyspiel.registered_names():
-        raise RecipeError(f"openspiel: no game {name}{did_you_mean(name, pyspiel.registered_names())[:200]}")
+        raise RecipeError(f"openspiel: no game named {name}{did_you_mean(name, pyspiel.registered_names())[:200]}")
     try:
         game = pyspiel.load_game(id)
     except (RuntimeError, IndexError) as error:  # it needs parameters, or a file

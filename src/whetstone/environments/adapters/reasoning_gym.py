@@ -120,7 +120,7 @@ class ReasoningGymTasks(Generated):
 
         for name in datasets:
             if name not in DATASETS:
-                raise RecipeError(f"reasoning_gym: no generator {name}{did_you_mean(name, DATASETS)[:200]}")
+                raise RecipeError(f"reasoning_gym: no generator named {name}{did_you_mean(name, DATASETS)[:200]}")
         super().__init__(seed=seed)
         self.datasets, self.options = datasets, options or {}
         for name in datasets:
@@ -144,7 +144,7 @@ class ReasoningGymTasks(Generated):
                 failure = f"{type(error).__name__}: {error}"
                 continue
             return task
-        raise RecipeError(f"reasoning_gym: {name} fails to generate a question: {failure[:200]}")
+        raise RecipeError(f"reasoning_gym: {name}: no question was generated from {_MAX_SEEDS} seeds: {failure[:200]}")
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Return the answer that the generator provides.
@@ -154,7 +154,7 @@ class ReasoningGymTasks(Generated):
         """
         question = task_question(task)
         if question.entry["answer"] is None:
-            raise TaskError(f"reasoning_gym: {question.name} has no expert: it only verifies answers")
+            raise TaskError(f"reasoning_gym: {question.name} has no expert: the generator only verifies answers")
         answer = str(question.entry["answer"])
         return command_to_message(answer, tools) if any(tool.name == TOOL for tool in tools) else assistant(answer)
 
@@ -279,9 +279,11 @@ def _check_verifier(question: GeneratedQuestion) -> None:
     """
     known = question.name in (*_LITERALS, *_EXPRESSIONS)
     if not known and _RUNS.search(inspect.getsource(type(question.dataset).score_answer)):
-        raise RecipeError(f"reasoning_gym: {question.name}: its verifier executes answers as code")
+        raise RecipeError(
+            f"reasoning_gym: {question.name}: the verifier executes answers as code; use another generator"
+        )
     if nonsense_score(question) >= 1:
-        raise RecipeError(f"reasoning_gym: {question.name}: its verifier accepts any text")
+        raise RecipeError(f"reasoning_gym: {question.name}: the verifier accepts any text; use another generator")
 
 
 def _finite(score: float, answer: str, entry: Mapping[str, Any]) -> float:

@@ -75,12 +75,12 @@ class ScienceWorld:
         name, variation = task.private["task"], int(task.private["variation"])
         self.limit = max_commands(name) if self.max_steps is None else self.max_steps
         if variation not in range(count_variations(name)):
-            raise TaskError(f"ScienceWorld's {name} has variations 0 to {count_variations(name) - 1}, got {variation}")
+            raise TaskError(f"scienceworld: {name} has variations 0 to {count_variations(name) - 1}, got {variation}")
         env = _java()
         env.load(name, variation, self.simplifications)
         text, info = env.reset()
         if str(text).startswith("ERROR"):
-            raise TaskError(f"ScienceWorld cannot load {name}, variation {variation}: {str(text)[:120]}")
+            raise TaskError(f"scienceworld: {name}, variation {variation}, cannot be loaded: {str(text)[:120]}")
         self._info = info
         self._given = float(info.get("score", 0)) / 100
         return GameObservation(f"{env.get_task_description()}\n{sort_blocks(str(text))}")
@@ -136,9 +136,9 @@ class ScienceWorldTasks(Generated):
         super().__init__(seed=seed)
         self.tasks, self.variations, self.simplifications = tasks or list(_EASY), variations, simplifications
         if not self.tasks:
-            raise OptionError("tasks", "the list is empty; name one task or more")
+            raise OptionError("tasks", "the list is empty; name one or more tasks")
         if variations < 1:
-            raise OptionError("variations", f"1 or more, got {variations}")
+            raise OptionError("variations", f"must be 1 or more, got {variations}")
 
     def make(self, draw: Random, level: int) -> Task:
         """Generate a task with a random variation; see `Generated`."""
@@ -209,7 +209,7 @@ def count_variations(task: str) -> int:
     with _one_at_a_time:
         known = _task_names()
         if task not in known:
-            raise TaskError(f"ScienceWorld has no task {task}{did_you_mean(task, known)}")
+            raise TaskError(f"scienceworld: no task named {task}{did_you_mean(task, known)}")
         return int(_java().get_max_variations(task))
 
 

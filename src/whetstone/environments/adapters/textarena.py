@@ -67,7 +67,7 @@ class TextArena:
 
         known = textarena.envs.registration.ENV_REGISTRY
         if id not in known:
-            raise RecipeError(f"textarena: no game {id}{did_you_mean(id, known)[:200]}")
+            raise RecipeError(f"textarena: no game named {id}{did_you_mean(id, known)[:200]}")
         self.id, self.players = id, players
         self._make = textarena.make
         self._env: Any = None
@@ -96,7 +96,10 @@ class TextArena:
             TaskError: If the task belongs to another game, or the game does not start.
         """
         if task.private.get("id", self.id) != self.id:
-            raise TaskError(f"task {task.id}: is of {task.private['id']}, not of {self.id}; set the same id for both")
+            raise TaskError(
+                f"task {task.id}: the task belongs to {task.private['id']}, not to {self.id}; set the same id "
+                "for tasks and environment"
+            )
         own = int(task.private.get("seed", seed))
         self._random, self._opponent = IsolatedRandom(own), derive_random(own, "opponent")
         self.rewards, self.turns, self._game_texts = None, 0, defaultdict(GameText)
@@ -109,7 +112,7 @@ class TextArena:
             alone = type(self._env.state).__name__ == "SinglePlayerState"
             if alone is not (self.players == 1):  # with empty seats, some games wait forever
                 raise TaskError(
-                    f"textarena: {self.id}: it cannot be played by {self.players} player{'s'[: self.players > 1]}"
+                    f"textarena: {self.id}: the game cannot be played by {self.players} player{'s'[: self.players > 1]}"
                 )
             self._text = self._advance_to_agent()
         return GameObservation(self._text, author=self._author)
@@ -201,7 +204,7 @@ class TextArena:
             self.rewards = {0: -1.0}
             return ""
         raise InfrastructureError(
-            f"textarena: {self.id}: the agent is not to move after {_MAX_MOVES_BETWEEN} moves of each opponent"
+            f"textarena: {self.id}: it is not the agent's turn after {_MAX_MOVES_BETWEEN} moves of each opponent"
         )
 
     def _read_messages(self) -> None:
@@ -281,11 +284,11 @@ def _find_problem(id: str, players: int) -> str:
             word = ("", "zzqx")[seed % 2]
             game = _play_trial(id, players, seed, functools.partial(_constant_move, word))
             if game.verdict()["success"]:
-                return f"it is won by {'words that are no move' if word else 'saying nothing'}"
+                return f"the game is won by {'text that is not a move' if word else 'an empty message'}"
     except TaskError as error:
         return str(error).removeprefix(f"textarena: {id}: ")
     except InfrastructureError as error:
-        return f"{str(error).removeprefix(f'textarena: {id}: ')}; it cannot be played here"
+        return f"{str(error).removeprefix(f'textarena: {id}: ')}; the game cannot be played here"
     return ""
 
 

@@ -141,7 +141,7 @@ class TextWorldTasks(GameTasks):
         check_requirements("textworld", _NEEDS)
         super().__init__(seed=seed, levels=levels)
         if games < 100:
-            raise OptionError("games", f"100 or more, so that some are held out, got {games}")
+            raise OptionError("games", f"must be 100 or more, so that some games are held out, got {games}")
         self.games = games
         self._solver.game = functools.partial(TextWorld, text=text)
 

@@ -95,7 +95,7 @@ def _answers(path: Path) -> dict[str, Sequence[Sequence[str]]]:
         TaskError: If the file does not exist.
     """
     if not path.is_file():
-        raise TaskError(f"{path}: no such file of gold calls")
+        raise TaskError(f"{path}: no such file; the file of gold calls is part of the package bfcl-eval")
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     return {str(row["id"]): row["ground_truth"] for row in rows}
 

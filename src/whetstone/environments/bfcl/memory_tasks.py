@@ -145,7 +145,7 @@ def _rows(path: Path) -> list[Mapping[str, Any]]:
         TaskError: If the file is missing or has a bad line.
     """
     if not path.is_file():
-        raise TaskError(f"{path}: no such file of the leaderboard's memory questions")
+        raise TaskError(f"{path}: no such file; the memory questions are part of the package bfcl-eval")
     try:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except ValueError as error:

@@ -64,7 +64,7 @@ def load_services(names: Sequence[str], configuration: Mapping[str, Any], *, lon
     instances = {}
     for name in names:
         if name not in _FILES:
-            raise RecipeError(f"BFCL: no service {name}; there are {', '.join(_FILES)}")
+            raise RecipeError(f"BFCL: no service named {name}; services are {', '.join(_FILES)}")
         module = importlib.import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_FILES[name]}")
         instances[name] = getattr(module, name)()
         if name not in _STATELESS:
@@ -110,7 +110,7 @@ def create_memory(backend: str) -> Any:
     """
     data_folder()
     if backend not in _NEEDS_OF_MEMORY:
-        raise RecipeError(f'BFCL: no memory "{backend}"; there are {", ".join(_NEEDS_OF_MEMORY)}')
+        raise RecipeError(f'BFCL: no memory named "{backend}"; memories are {", ".join(_NEEDS_OF_MEMORY)}')
     try:
         module = importlib.import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.memory_{backend}")
     except ImportError as error:

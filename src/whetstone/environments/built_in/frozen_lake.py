@@ -136,13 +136,15 @@ class FrozenLakeTasks(GameTasks):
         moves: tuple[int, int] | None = None,
     ) -> None:
         if side is not None and levels is not None:
-            raise OptionError("side", "replaces levels; set only one of them")
+            raise OptionError("side", "cannot be combined with levels; set only one of them")
         if side is not None and not 3 <= side <= 40:
-            raise OptionError("side", f"3 to 40 squares, got {side}")
+            raise OptionError("side", f"must be 3 to 40 squares, got {side}")
         if not 0 <= holes <= 0.4:
-            raise OptionError("holes", f"a fraction from 0 to 0.4, got {holes}")
+            raise OptionError("holes", f"must be a fraction from 0 to 0.4, got {holes}")
         if moves is not None and not 1 <= moves[0] <= moves[1] <= 2 * ((side or 4) - 1):
-            raise OptionError("moves", f"[fewest, most] within 1 and {2 * ((side or 4) - 1)}, got {list(moves)}")
+            raise OptionError(
+                "moves", f"must be [fewest, most] within 1 and {2 * ((side or 4) - 1)}, got {list(moves)}"
+            )
         super().__init__(seed=seed, levels=[1] if side is not None else levels)
         self.side, self.holes, self.moves = side, holes, moves
 

@@ -33,7 +33,9 @@ class WorkspaceVerdict:
         """
         self._session, self._task = episode.shared.get("session"), episode.task
         if self._session is None:
-            raise InfrastructureError(f"{type(self).__name__}: no folder to read; list it after shell, python or files")
+            raise InfrastructureError(
+                f"{type(self).__name__}: there is no folder to read; list the component after shell, python or files"
+            )
 
     @property
     def session_and_task(self) -> tuple[Session, Task]:

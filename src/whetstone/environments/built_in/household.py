@@ -184,7 +184,7 @@ class Household(PlainGame):
         return f"You see {', '.join(self.places[where]) or 'nothing'}."
 
     def _is_delivered(self, where: str) -> bool:
-        """Return whether objects at a receptacle are already where the task requires them."""
+        """Return whether objects at a receptacle are already in their final place."""
         return self.goal["kind"] == "two" and where == self.goal["target"]
 
     def _is_done(self) -> bool:

@@ -43,7 +43,10 @@ def run_hosted_worker() -> None:
             if method == "make":
                 version, make = arguments
                 if version != VERSION:
-                    raise RuntimeError(f"the run uses version {version} of the worker protocol, the worker {VERSION}")
+                    raise RuntimeError(
+                        f"the run uses version {version} of the worker protocol, the worker version {VERSION}; "
+                        "restart the run"
+                    )
                 value: Any = os.getpid()
             elif method == "close":
                 value, game = (game.close() if game is not None else None), None

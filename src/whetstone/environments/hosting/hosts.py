@@ -125,7 +125,7 @@ class ThreadHost:
             RuntimeError: If the host is closed.
         """
         if self.thread is None:
-            raise RuntimeError("the game is closed")
+            raise RuntimeError("the game is closed; reset its environment first")
         try:
             return await self.thread.call(self._call_game, method, arguments)
         except asyncio.CancelledError:

@@ -77,7 +77,7 @@ class ProcessHost:
             InfrastructureError: If the worker process died.
         """
         if self.closed:
-            raise EpisodeError("the game is closed")
+            raise EpisodeError("the game is closed; reset its environment first")
         if self.worker is None:
             slots = _worker_slots()
             await slots.acquire()

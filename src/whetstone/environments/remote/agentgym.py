@@ -123,10 +123,10 @@ class AgentGym:
             InfrastructureError: If the server failed, or lost the environment.
         """
         if self._id is None or self._over:
-            raise EpisodeError("a step outside an episode; call reset first")
+            raise EpisodeError("step was called outside an episode; call reset first")
         if self._lost:
             raise InfrastructureError(
-                f"{self._asking.url}: the server restarted and gave this episode's environment to another"
+                f"{self._asking.url}: the server restarted and gave the environment of this episode to another episode"
             )
         command = parse_command(action, self.actions, multiline=self.full_text, one_line=False)
         if command is None:
@@ -146,7 +146,7 @@ class AgentGym:
             return StepResult(Observation(answer), terminated=self._over, calls=calls)
         where = f"{self._asking.url}/step"
         if not isinstance(response, Mapping):
-            raise InfrastructureError(f"{where}: the answer is not a JSON object: {str(response)[:80]!r}")
+            raise InfrastructureError(f"{where}: the response is not a JSON object: {str(response)[:80]!r}")
         reward, score = parse_reward(response.get("reward"), where), response.get("score")
         self._value = reward if score is None else parse_reward(score, where)
         self._reached = self._reached or self._value >= self.success_at
@@ -187,7 +187,7 @@ class AgentGym:
         )
         id = created.get("id", created.get("env_idx")) if isinstance(created, Mapping) else created
         if isinstance(id, bool) or not isinstance(id, str | int):
-            raise InfrastructureError(f"{self._asking.url}/create: the answer has no id: {str(created)[:80]}")
+            raise InfrastructureError(f"{self._asking.url}/create: the response has no id: {str(created)[:80]}")
         key = (self._asking.url, str(id))
         if key in _in_use:
             _in_use.pop(key)._lost = True
@@ -253,7 +253,9 @@ class AgentGym:
         missing = [name for name in body.required if name not in fields and name not in handles]
         if missing:
             named = ", ".join(missing)
-            raise TaskError(f"{self._asking.url}{route}: requires {named}; set it in the task, under `{key}`")
+            raise TaskError(
+                f"{self._asking.url}{route}: the server requires {named}; set the fields in the task, under `{key}`"
+            )
         return fields
 
     async def _check_exists(self, problem: str) -> None:

@@ -79,7 +79,7 @@ class Remote:
             InfrastructureError: If the server is unavailable, or its response is not a valid result.
         """
         if not self._id:
-            raise EpisodeError("a step before the first reset")
+            raise EpisodeError("step was called before the first reset; call reset first")
         body = {"turn": self._turn, "action": action.to_openai()}
         result = self._read(result_from_wire, await self._ask_episode("step", body))
         self._turn += 1
@@ -183,7 +183,7 @@ def _parse_answer(url: str, parse: Callable[[Any], _Read], row: Any) -> _Read:
         return parse(row)
     except (ValueError, RecursionError) as error:
         problem = " ".join(f"{type(error).__name__}: {error}"[:200].split())
-        raise InfrastructureError(f"{url}: the answer is invalid: {problem}") from None
+        raise InfrastructureError(f"{url}: the response is invalid: {problem}") from None
 
 
 def _parse_id(row: Any) -> str:

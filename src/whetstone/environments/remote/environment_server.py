@@ -138,7 +138,7 @@ class ServedEpisodes:
         """
         await self.close_idle_episodes()
         if len(self.open) >= self.capacity:
-            raise FullError(f"{self.capacity} episodes are open, the maximum; retry later")
+            raise FullError(f"{self.capacity} episodes are open, which is the maximum; retry later")
         id = uuid.uuid4().hex
         self.open[id] = _Open(await call_user_function(self.make), time.monotonic())
         return id
@@ -151,7 +151,7 @@ class ServedEpisodes:
         """
         episode = self.open.get(id)
         if episode is None:
-            raise NoEpisodeError(f"no open episode {id[:40]}")
+            raise NoEpisodeError(f"no open episode has the id {id[:40]}; open one with POST /episodes")
         episode.last_used = time.monotonic()
         return episode
 
@@ -163,7 +163,7 @@ class ServedEpisodes:
         """
         episode = self.get_episode(id)
         if not episode.begun:
-            raise EpisodeError("the episode has no task yet: POST /episodes/{id}/reset")
+            raise EpisodeError("the episode has no task yet; send POST /episodes/{id}/reset first")
         return episode
 
     async def find_obstacle(self) -> str:
@@ -254,7 +254,9 @@ def build_environment_app(name: str, episodes: ServedEpisodes, source: Any = Non
         from starlette.responses import JSONResponse
         from starlette.routing import Route
     except ImportError:
-        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
+        raise RecipeError(
+            f"serving needs starlette and uvicorn; install them with: {install_command('serve')}"
+        ) from None
 
     one_at_a_time = asyncio.Lock()
 
@@ -266,7 +268,9 @@ def build_environment_app(name: str, episodes: ServedEpisodes, source: Any = Non
     async def begin(request: Request) -> JSONResponse:
         body = await body_of(request)
         if body.get("protocol") != PROTOCOL:
-            raise TaskError(f"this server uses protocol {PROTOCOL}, the client {truncate_value(body.get('protocol'))}")
+            raise TaskError(
+                f"this server uses protocol {PROTOCOL}, the client protocol {truncate_value(body.get('protocol'))}"
+            )
         return JSONResponse({"id": await episodes.open_episode()}, status_code=201)
 
     async def reset(request: Request) -> JSONResponse:
@@ -301,11 +305,11 @@ def build_environment_app(name: str, episodes: ServedEpisodes, source: Any = Non
 
     async def task(request: Request) -> JSONResponse:
         if source is None:
-            raise EpisodeError("this server has no tasks; set another task source")
+            raise EpisodeError("this server has no tasks; set another task source in the recipe")
         if "count" in request.path_params:
             count = whole_number(request.path_params["count"], "count")
             if count > _MAX_HELD_OUT:
-                raise TaskError(f"{count} tasks at once; {_MAX_HELD_OUT} or fewer")
+                raise TaskError(f"{count} tasks were requested at once; request {_MAX_HELD_OUT} or fewer")
             async with one_at_a_time:
                 with _task_errors("the source has no such tasks"):
                     held_out = await asyncio.to_thread(source.held_out, count)

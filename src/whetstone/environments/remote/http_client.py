@@ -176,7 +176,7 @@ def parse_flag(value: Any, where: str) -> bool:
         InfrastructureError: If the value is not a boolean.
     """
     if value not in (None, False, True):
-        raise InfrastructureError(f"{where}: the flag of the end of the episode is {str(value)[:40]!r}, not a boolean")
+        raise InfrastructureError(f"{where}: the flag that ends the episode is {str(value)[:40]!r}, not a boolean")
     return bool(value)
 
 
@@ -188,7 +188,7 @@ def _parse_answer(answer: BoundedResponse, where: str, acting: bool) -> Any:
     except (ValueError, RecursionError):
         value = None
         if status < 400:
-            raise InfrastructureError(f"{where}: the answer is not JSON: {answer.text[:80]!r}") from None
+            raise InfrastructureError(f"{where}: the response is not JSON: {answer.text[:80]!r}") from None
     error = value.get("error") or value.get("detail") if isinstance(value, dict) else None
     error = format_field_errors(error) or error
     failed = isinstance(value, dict) and bool(value.get("error"))

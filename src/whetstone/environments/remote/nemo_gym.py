@@ -82,7 +82,7 @@ class NemoGym:
         An action without calls is the answer and ends the episode, unless a call was malformed.
         """
         if self._task is None:
-            raise EpisodeError("a step before the first reset")
+            raise EpisodeError("step was called before the first reset; call reset first")
         if action.malformed:
             messages = tuple(tool_result(f"error: {sanitize_text(what)}") for what in action.malformed)
             return StepResult(
@@ -129,7 +129,7 @@ class NemoGym:
                 return {"success": False, "score": 0.0, "reward": 0.0, "unverified": 1.0}
             raise
         if not isinstance(response_body, Mapping) or response_body.get("reward") is None:
-            raise InfrastructureError(f"{where}: the answer has no reward: {str(response_body)[:80]!r}")
+            raise InfrastructureError(f"{where}: the response has no reward: {str(response_body)[:80]!r}")
         reward, parts = parse_reward(response_body["reward"], where), dict(response_body.get("reward_components") or {})
         return {
             **parts, "success": reward >= self.success_at, "score": max(0.0, min(1.0, reward)), "reward": reward,
@@ -157,7 +157,7 @@ class NemoGym:
         except RequestRefusedError as refused:
             if refused.status == 404 and str(refused) == "Not Found":
                 raise InfrastructureError(
-                    f"{self._url}/{name}: no such route, although the task declares the tool"
+                    f"{self._url}/{name}: the server has no such route, although the task declares the tool"
                 ) from None
             if refused.may_be_server_failure and not await self._asking.is_available():
                 raise InfrastructureError(f"{self._url}/{name}: {refused}") from None
@@ -215,7 +215,7 @@ def _opening(task: Task) -> tuple[Message, ...]:
         return (user(items),)
     for item in items:
         if item.get("type", "message") != "message" or item.get("role") not in _MESSAGE_BY_ROLE:
-            raise ValueError(f"expected an input of messages, got {str(item)[:80]}")
+            raise ValueError(f"expected `input` to be a list of messages, got {str(item)[:80]}")
     return tuple(_MESSAGE_BY_ROLE[item["role"]](_text(item["content"])) for item in items)
 
 

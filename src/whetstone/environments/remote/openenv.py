@@ -110,7 +110,7 @@ class OpenEnv:
             InfrastructureError: If the server failed.
         """
         if self._over or not self._session.is_running:
-            raise EpisodeError("a step outside an episode; call reset first")
+            raise EpisodeError("step was called outside an episode; call reset first")
         if self._tools:
             return await self._execute_calls(action)
         command = parse_command(action, self.actions, multiline=self.full_text, one_line=False)

@@ -64,7 +64,9 @@ class OpenEnvSession:
             except _Full as full:
                 await self.close_connection()
                 if time.monotonic() + pause > until:
-                    raise InfrastructureError(f"{self.url}: full for {self.seconds:g} s: {full}") from None
+                    raise InfrastructureError(
+                        f"{self.url}: the server was full for {self.seconds:g} s: {full}"
+                    ) from None
             else:
                 self.is_running = True
                 return answer
@@ -162,7 +164,7 @@ class OpenEnvSession:
         """
         content = answer.get("data") if isinstance(answer, Mapping) else None
         if not isinstance(content, Mapping) or answer.get("type") not in (_ANSWERS[kind], "error"):
-            raise InfrastructureError(f"{self.url}: the answer to `{kind}` is invalid: {str(answer)[:80]}")
+            raise InfrastructureError(f"{self.url}: the response to `{kind}` is invalid: {str(answer)[:80]}")
         if answer["type"] != "error":
             return content
         code, text = str(content.get("code")), format_field_errors(content.get("errors")) or str(content.get("message"))

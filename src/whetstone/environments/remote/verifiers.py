@@ -92,7 +92,7 @@ class Verifiers:
         await self._end_episode()
         self._bridge, self._episode = get_bridge(self._command, self.seconds), uuid.uuid4().hex
         if "index" not in task.private or "key" not in task.private:
-            raise TaskError(f"task {task.id}: not a task of a verifiers taskset; set tasks.source: verifiers")
+            raise TaskError(f"task {task.id}: this is not a task of a verifiers taskset; set tasks.source: verifiers")
         place = {"index": task.private["index"], "key": task.private["key"]}
         answer = await self._bridge.send_request("begin", self._episode, seconds=self.seconds, **place)
         messages = tuple(map(Message.from_openai, answer["messages"]))
@@ -108,7 +108,7 @@ class Verifiers:
         An action without calls ends the episode. A malformed call gets an error message and does not end the episode.
         """
         if self._bridge is None:
-            raise EpisodeError("a step before the first reset")
+            raise EpisodeError("step was called before the first reset; call reset first")
         calls = [
             {"id": call.id or f"call_{len(self._transcript)}_{number}", "name": call.name, "arguments": call.arguments}
             for number, call in enumerate(action.tool_calls)
@@ -208,7 +208,7 @@ class VerifiersTasks(ListedTasks):
         try:
             ran = subprocess.run(command, capture_output=True, timeout=seconds, check=False, env=fixed_hash_variables())
         except subprocess.TimeoutExpired:
-            raise TaskError(f"verifiers: {taskset} was not loaded within {seconds:g} s") from None
+            raise TaskError(f"verifiers: {taskset} was not loaded within {seconds:g} s; increase `seconds`") from None
         answer = _parse_first_line(ran.stdout, ran.stderr.decode(errors="replace"), taskset)
         tasks = [
             Task(row["id"], row["prompt"], {"index": index, "key": row["key"]})
@@ -263,7 +263,9 @@ class Bridge:
             async with asyncio.timeout(seconds):
                 await asyncio.wait({answer, self._life}, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            raise InfrastructureError(f"verifiers: `{what}` was not answered within {seconds:g} s") from None
+            raise InfrastructureError(
+                f"verifiers: `{what}` was not answered within {seconds:g} s; increase `seconds`"
+            ) from None
         except OSError as error:
             raise InfrastructureError(f"verifiers: the process ended: {error}") from None
         finally:
@@ -298,7 +300,9 @@ class Bridge:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)
         except TimeoutError:
-            self._fail(InfrastructureError(f"verifiers: not loaded within {seconds:g} s"))
+            self._fail(
+                InfrastructureError(f"verifiers: the taskset was not loaded within {seconds:g} s; increase `seconds`")
+            )
         except (OSError, ValueError, KeyError) as error:
             self._fail(InfrastructureError(f"verifiers: {type(error).__name__}: {error}"))
         except TaskError as error:
@@ -361,7 +365,7 @@ def bridge_command(
     interpreter = shutil.which(python) if python else sys.executable
     if interpreter is None:
         brings = "python -m venv verifiers && verifiers/bin/pip install verifiers"
-        raise RecipeError(f"verifiers: no interpreter {python}: {brings}, and set `python: verifiers/bin/python`")
+        raise RecipeError(f"verifiers: no interpreter {python}; run `{brings}` and set `python: verifiers/bin/python`")
     options_json = {
         "taskset": taskset,
         "options": options or {},
@@ -391,7 +395,8 @@ def check_interpreter(python: str) -> None:
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verifiers') is None)"
     if subprocess.run([python, "-P", "-c", look], capture_output=True, timeout=60).returncode:
         raise RecipeError(
-            f"verifiers: {python}: the package verifiers is not installed: {python} -m pip install verifiers"
+            f"verifiers: {python}: the package verifiers is not installed; install it with: "
+            f"{python} -m pip install verifiers"
         )
 
 

@@ -64,9 +64,13 @@ class TasksetHost:
         from verifiers.v1.task import Task
 
         if task.NEEDS_CONTAINER:
-            raise TasksetError("its tasks need a container, which only its own harness starts")
+            raise TasksetError(
+                "the tasks need a container, which only the harness starts; use the environment verifiers_harness"
+            )
         if task.config.judges:
-            raise TasksetError("its rewards call a judge at an endpoint; remove `judges` from its `task` options")
+            raise TasksetError(
+                "the rewards call a judge at an endpoint; remove `judges` from the `task` options of the taskset"
+            )
         hooks = [fn for kind in ("metric", "reward") for fn in task.hooks(kind)]
         takes = [fn.__name__ for fn in hooks if "runtime" in inspect.signature(fn).parameters]
         takes += [name for name in ("setup", "finalize") if getattr(type(task), name) is not getattr(Task, name)]
@@ -166,7 +170,7 @@ class HarnessTaskset:
             return {"failed": " ".join(str(errors[-1].message).split())[:500]}
         trainable = [trace for trace in episode.traces if trace.agent.trainable]
         if not trainable:
-            return {"failed": "no trace of it is trainable"}
+            return {"failed": "no trace of the episode is trainable"}
         parts: dict[str, float] = {}
         for trace in trainable:
             rewards = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}

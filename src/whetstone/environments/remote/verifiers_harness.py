@@ -83,7 +83,7 @@ class VerifiersHarness:
             EpisodeError: If the harness sent no request.
         """
         if "index" not in task.private or "key" not in task.private:
-            raise TaskError(f"task {task.id}: not a task of a verifiers taskset; set tasks.source: verifiers")
+            raise TaskError(f"task {task.id}: this is not a task of a verifiers taskset; set tasks.source: verifiers")
         self._place = {"index": task.private["index"], "key": task.private["key"]}
         return await self._agent.reset(task, seed=seed)
 

@@ -43,7 +43,7 @@ def read_database(path: str, domain: str) -> _Database:
     elif file.is_file():
         database = json.loads(file.read_bytes())
     else:
-        raise RecipeError(f"{file}: no such file; the folder is data/tau2/domains/{domain} of tau2-bench")
+        raise RecipeError(f"{file}: no such file; set path to the folder data/tau2/domains/{domain} of tau2-bench")
     return database
 
 

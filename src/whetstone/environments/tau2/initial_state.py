@@ -63,7 +63,7 @@ def _call_function(desk: TelecomDesk, action: Mapping[str, Any]) -> Any:
     tools: Any = desk.phone if at_phone else desk
     method = getattr(staging, name, None) or getattr(tools, name, None)
     if method is None or name.startswith("_"):
-        raise TaskError(f"telecom: no function {name} of {action['env_type']}")
+        raise TaskError(f"telecom: no function named {name} of {action['env_type']}")
     result = method(**action["arguments"])
     desk.synchronize()
     return result

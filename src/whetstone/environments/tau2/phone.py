@@ -44,7 +44,7 @@ def read_phone(path: str) -> Mapping[str, Any]:
     """
     file = Path(path) / "user_db.toml"
     if not file.is_file():
-        raise RecipeError(f"{file}: no such file; the folder is data/tau2/domains/telecom of tau2-bench")
+        raise RecipeError(f"{file}: no such file; set path to the folder data/tau2/domains/telecom of tau2-bench")
     device: Mapping[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))["device"]
     return device
 

@@ -55,10 +55,15 @@ class Tau2Tasks(ListedTasks):
         for name in ("train", "test"):
             strange = [id for id in split.get(name, ()) if id not in rows]
             if strange or not split.get(name):
-                raise TaskError(f"{path}/split_tasks.json: {name} names {strange[:3] or 'no task'}, not in tasks.json")
+                raise TaskError(
+                    f"{path}/split_tasks.json: the split {name} names {strange[:3] or 'no task'}, not in tasks.json"
+                )
         shared = set(split["train"]) & set(split["test"])
         if shared:
-            raise TaskError(f"{path}/split_tasks.json: {len(shared)} tasks are in train and in test")
+            raise TaskError(
+                f"{path}/split_tasks.json: {len(shared)} tasks are both in train and in test; "
+                "remove them from one split"
+            )
         held_out = [parse_task(rows[id], domain) for id in split["test"]]
         training = [parse_task(rows[id], domain) for id in split["train"]]
         useful = [task for task in training if self._requires_action(path, task)]
@@ -133,7 +138,7 @@ def _read(path: str, name: str, domain: str) -> Any:
     """
     file = Path(path) / name
     if not file.is_file():
-        raise TaskError(f"{file}: no such file; the folder is data/tau2/domains/{domain} of tau2-bench")
+        raise TaskError(f"{file}: no such file; set path to the folder data/tau2/domains/{domain} of tau2-bench")
     return json.loads(file.read_bytes())
 
 
@@ -191,7 +196,7 @@ def _initial_and_final_state(row: Mapping[str, Any]) -> dict[str, Any]:
     assertions: list[Mapping[str, Any]] = row["evaluation_criteria"].get("env_assertions") or []
     for one in (*beginning, *assertions):
         if not action_exists(one, TelecomDesk, Phone):
-            raise TaskError(f"telecom: task {row['id']}: no function {one['func_name']} of {one['env_type']}")
+            raise TaskError(f"telecom: task {row['id']}: no function named {one['func_name']} of {one['env_type']}")
     return {"beginning": beginning, "world_assertions": assertions}
 
 

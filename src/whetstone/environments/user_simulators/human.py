@@ -45,7 +45,7 @@ class HumanUser:
 
     def __init__(self, *, url: str, api_key_env: str = "", seconds: float = 600.0) -> None:
         if not 0 < seconds <= 86_400:
-            raise OptionError("seconds", f"above 0, and a day at most, got {seconds:g}")
+            raise OptionError("seconds", f"must be above 0 and at most 86400 (a day), got {seconds:g}")
         self.seconds = seconds
         self._server = JsonHttpClient(url, seconds=_WAIT + 20, tries=_TRIES, token=read_api_key(api_key_env))
         self._seat, self._turn = "", 0

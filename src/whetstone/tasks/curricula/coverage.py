@@ -61,7 +61,7 @@ class Coverage:
         if stored_groups is None:
             raise OptionError("name", "requires stored episodes: set reinforcement.offline_mixture")
         if strength < 0:
-            raise OptionError("strength", f"0 or more, got {strength:g}")
+            raise OptionError("strength", f"must be 0 or more, got {strength:g}")
         self.pool, self.strength, self._read = Pool(size=size, seed=seed), strength, stored_groups
         self.visits: dict[str, Counter[str]] = {}
         """Number of visits by task id and state, in offline and sampled episodes."""

@@ -47,9 +47,9 @@ class GeneratedTasks:
         self, *, generator: str, gates: Sequence[str] = (), generated_fraction: float = 0.5, capacity: int = 1000
     ) -> None:
         if not 0 <= generated_fraction <= 1:
-            raise OptionError("generated_fraction", f"0 to 1, got {generated_fraction:g}")
+            raise OptionError("generated_fraction", f"must be 0 to 1, got {generated_fraction:g}")
         if capacity < 1:
-            raise OptionError("capacity", f"1 or more, got {capacity}")
+            raise OptionError("capacity", f"must be 1 or more, got {capacity}")
         self.generator: Callable[[StepOutcome, Random], Sequence[Task]] = find_part("generator", generator, {})
         self.gates: dict[str, Callable[[Task], bool]] = {name: find_part("gate", name, {}) for name in gates}
         self.generated_fraction, self.capacity = generated_fraction, capacity
@@ -73,7 +73,7 @@ class GeneratedTasks:
             try:
                 orjson.dumps(encoded_task(task))  # the journal and checkpoints contain it
             except TypeError as error:
-                raise TaskError(f"generated task {task.id}: cannot be stored as JSON: {error}") from None
+                raise TaskError(f"generated task {task.id}: the task cannot be stored as JSON: {error}") from None
             if task.id not in known and self._enters(task):
                 known.add(task.id)
                 self.pool.append(task)

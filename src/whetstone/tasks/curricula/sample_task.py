@@ -34,7 +34,7 @@ def sample_task(source: Source, first: int, draw: Random, by: str, value: str) -
             return index
         seen.add(tag)
     raise TaskError(
-        f'none of {_TRIES} sampled training tasks has {by} "{value}"; values are {", ".join(sorted(seen)[:9])}'
+        f'none of {_TRIES} sampled training tasks has {by} "{value}"; sampled values are {", ".join(sorted(seen)[:9])}'
     )
 
 
@@ -45,5 +45,7 @@ def get_tag(task: Task, by: str) -> str:
         TaskError: If the task has no tag with this name.
     """
     if by not in task.tags:
-        raise TaskError(f'task {task.id}: has no tag "{by}"; it has {", ".join(sorted(task.tags)) or "none"}')
+        raise TaskError(
+            f'task {task.id}: the task has no tag "{by}"; its tags are {", ".join(sorted(task.tags)) or "none"}'
+        )
     return task.tags[by]

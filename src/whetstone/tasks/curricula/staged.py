@@ -57,11 +57,11 @@ class StagedTasks:
         window: int = 3,
     ) -> None:
         if not stages or not all(stages):
-            raise OptionError("stages", "one or more stages, each with one or more values of the tag")
+            raise OptionError("stages", "set one or more stages, each with one or more values of the tag")
         if max_updates_per_stage < 1:
-            raise OptionError("max_updates_per_stage", f"1 or more, got {max_updates_per_stage}")
+            raise OptionError("max_updates_per_stage", f"must be 1 or more, got {max_updates_per_stage}")
         if not 0 <= replay < 1:
-            raise OptionError("replay", f"0 or more and below 1, got {replay:g}")
+            raise OptionError("replay", f"must be 0 or more and below 1, got {replay:g}")
         self.stages, self.by = [list(map(str, stage)) for stage in stages], by
         self.max_updates_per_stage = max_updates_per_stage
         self.solved, self.replay, self.window = solved, replay, window

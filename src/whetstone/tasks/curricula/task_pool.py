@@ -22,7 +22,7 @@ class Pool:
 
     def __init__(self, *, size: int, seed: int = 0) -> None:
         if size < 1:
-            raise OptionError("size", f"1 or more, got {size}")
+            raise OptionError("size", f"must be 1 or more, got {size}")
         self.size, self.seed = size, seed
 
     def check(self, source: Source, first: int) -> None:
@@ -33,7 +33,7 @@ class Pool:
         """
         most = source.training_tasks if implements_protocol(source, Finite) else None
         if most is not None and self.size > most:
-            raise TaskError(f"size: {self.size} tasks, but the source has {most}")
+            raise TaskError(f"size: the pool has {self.size} tasks, but the source has only {most}; set a smaller size")
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
         """Return the index of the next task of the round; see `Curriculum`."""

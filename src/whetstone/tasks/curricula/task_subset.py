@@ -97,7 +97,7 @@ class TaskSubset:
             except (OSError, ValueError) as error:
                 raise OptionError("path", f"{path}: {error}") from None
         if not indices or any(not isinstance(index, int) or index < 0 for index in indices):
-            raise OptionError("path" if path else "indices", "a list of task indices, each 0 or more")
+            raise OptionError("path" if path else "indices", "must be a list of task indices, each 0 or more")
         self.indices, self.seed = list(indices), seed
 
     def check(self, source: Source, first: int) -> None:
@@ -108,7 +108,7 @@ class TaskSubset:
         """
         most = source.training_tasks if implements_protocol(source, Finite) else None
         if most is not None and max(self.indices) >= most:
-            raise TaskError(f"no training task {max(self.indices)}; the source has 0 to {most - 1}")
+            raise TaskError(f"there is no training task {max(self.indices)}; the source has tasks 0 to {most - 1}")
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
         """Return the index of the next task of the round; see `Curriculum`."""

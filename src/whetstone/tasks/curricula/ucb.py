@@ -72,7 +72,7 @@ class UpperBound:
         if not kinds:
             raise OptionError("kinds", "set one or more values of the tag")
         if temperature <= 0:
-            raise OptionError("temperature", f"above 0, got {temperature:g}")
+            raise OptionError("temperature", f"must be above 0, got {temperature:g}")
         self.kinds, self.by, self.temperature, self.window = list(map(str, kinds)), by, temperature, window
         self.sizes: dict[str, deque[float]] = {kind: deque(maxlen=window) for kind in self.kinds}
         self.counts = dict.fromkeys(self.kinds, 0)
