@@ -70,8 +70,8 @@ class GameTasks(Generated):
     A subclass sets `game` and generates the tasks in `make`.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     game: ClassVar[type[Any]]

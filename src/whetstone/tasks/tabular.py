@@ -127,10 +127,19 @@ class HuggingFace(_Rows):
 
     Args:
         path: The folder.
-        seed: See `Parquet`, also for the other options.
+        seed: Determines the order of training tasks.
+        prompt: Column with the prompt.
+        answer: Column with the answer; empty: none.
+        id: Column with ids; empty: the numbers of the rows.
+        tags: Columns by which results are broken down.
+        private: Other columns for the verifier.
+        training: Split for training.
+        held_out: Split that is held out; empty: a fraction of the training split.
+        held_out_fraction: Fraction of the tasks that is held out.
+        on_bad_row: `stop` reports all invalid rows; `skip` excludes and counts them.
 
     Raises:
-        TaskError: See `Parquet`.
+        TaskError: If there is no such folder, split or column, or the splits overlap.
         RecipeError: If `datasets` is not installed.
     """
 

@@ -189,8 +189,8 @@ class GymnasiumTasks(Generated):
     """Task source: seeds of one Gymnasium environment, one in ten of them held out.
 
     Args:
-        id: See the environment.
-        seed: See `Generated`.
+        id: Id in Gymnasium, such as `FrozenLake-v1`; the same as that of the environment.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
     """
 
     name = "gymnasium"

@@ -194,9 +194,9 @@ class OpenSpielTasks(GameTasks):
     """Task source: seeds of one OpenSpiel game; the agent has each seat equally often.
 
     Args:
-        id: See the environment.
-        seed: See `Generated`.
-        opponent: See the environment; the expert plays against the same.
+        id: Name in OpenSpiel, such as `tic_tac_toe`; the same as that of the environment.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        opponent: Opponent of the expert, `random` or `search`; the same as that of the environment.
     """
 
     name = "openspiel"

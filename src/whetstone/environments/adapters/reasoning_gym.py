@@ -102,7 +102,7 @@ class ReasoningGymTasks(Generated):
     """Task source: questions of reasoning-gym generators, sampled uniformly.
 
     Args:
-        seed: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
         datasets: Names of generators, such as `leg_counting`.
         options: Passed to the generators.
 

@@ -120,10 +120,11 @@ class ScienceWorldTasks(Generated):
     """Task source: variations of ScienceWorld tasks, one in ten of them held out.
 
     Args:
-        seed: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
         tasks: Names of tasks; null: five short ones.
         variations: Maximum number of variations of each task; some tasks have fewer.
-        simplifications: See the environment; the gold path depends on it.
+        simplifications: Names of ScienceWorld's simplifications; `easy` for all. The same as those of the environment,
+            since the gold path depends on them.
     """
 
     name = "scienceworld"

@@ -255,8 +255,8 @@ class TextArenaTasks(Generated):
     """Task source: seeds of one TextArena game, one in ten of them held out.
 
     Args:
-        id: See the environment.
-        seed: See `Generated`.
+        id: Id in TextArena, such as `TicTacToe-v0`; the same as that of the environment.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
     """
 
     name = "textarena"

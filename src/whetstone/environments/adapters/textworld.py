@@ -121,10 +121,10 @@ class TextWorldTasks(GameTasks):
     """Task source: games of 2, 4 and 8 rooms with quests of 2, 4 and 6 commands.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
         games: Number of games per level; they are generated on demand and then kept.
-        text: See the environment; it selects the kind of file that the expert plays.
+        text: `full` or `facts`, the same as that of the environment; selects the kind of file that the expert plays.
     """
 
     name = "textworld"

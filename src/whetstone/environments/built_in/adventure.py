@@ -138,8 +138,8 @@ class AdventureTasks(GameTasks):
     Zero, one and two doors on the path to the treasure are locked.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "adventure"

@@ -232,8 +232,8 @@ class ApisTasks(Scripted):
     """Task source of one request to one service, two to two, and three to three.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "apis"

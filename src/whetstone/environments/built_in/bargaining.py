@@ -150,8 +150,8 @@ class DealingTasks(Generated):
     other.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "dealing"  # seeds and task ids keep the name of the first release

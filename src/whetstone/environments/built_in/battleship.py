@@ -102,8 +102,8 @@ class BattleshipTasks(GameTasks):
     The fleet has one, two and three ships.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "battleship"

@@ -56,7 +56,7 @@ class HiddenTests(WorkspaceVerdict):
     The tests run in a separate sandbox. List the component after the tool whose folder contains the repository.
 
     Args:
-        sandbox: See `Python`.
+        sandbox: `auto`: the strongest isolation available here; or one by name. `unsafe` must be set explicitly.
     """
 
     def __init__(self, *, sandbox: str = "auto") -> None:
@@ -113,8 +113,8 @@ class BugRepairTasks(Scripted):
     """Task source of repositories of two, four and six functions with one bug.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "bug_repair"

@@ -67,8 +67,8 @@ class ChoresTasks(Scripted):
     Level 1: one file; level 2: all files of a kind; level 3: two chores in a row.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "chores"

@@ -113,8 +113,8 @@ class FrozenLakeTasks(GameTasks):
     About a quarter of the squares are holes.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
         side: Squares per side instead of levels, 3 to 40.
         holes: Fraction of squares that are holes, in [0, 0.4].
         moves: Minimum and maximum length of the shortest path; null: side − 1 and twice the side.

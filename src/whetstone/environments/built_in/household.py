@@ -238,8 +238,8 @@ class HouseholdTasks(GameTasks):
     Level 1: place an object or look at it under a lamp. Level 2: heat, cool or clean an object. Level 3: all six types.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "household"

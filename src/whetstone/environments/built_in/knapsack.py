@@ -81,8 +81,8 @@ class KnapsackTasks(Generated):
     The budget of inspections equals the number of items.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "knapsack"

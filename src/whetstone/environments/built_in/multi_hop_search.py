@@ -109,8 +109,8 @@ class EncyclopaediaTasks(Scripted):
     Each task has one of 100,000 worlds.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "encyclopaedia"  # seeds and task ids keep the name of the first release

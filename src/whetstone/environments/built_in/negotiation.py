@@ -107,8 +107,8 @@ class NegotiationTasks(GameTasks):
     The difference between the seller's first and last price grows with the rounds.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "negotiation"

@@ -110,8 +110,8 @@ class SokobanTasks(GameTasks):
     """Level 1: one box, a few pushes; level 2: one box, further; level 3: two boxes.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "sokoban"

@@ -257,8 +257,8 @@ class SupportTasks(Scripted):
     """Task source of one, two and three simultaneous faults.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "support"

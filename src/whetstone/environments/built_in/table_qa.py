@@ -21,8 +21,8 @@ class TablesTasks(Scripted):
     Level 1 requires a sum, level 2 a sum under a condition, level 3 the largest sum of a group.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "tables"

@@ -35,8 +35,8 @@ class TextToSqlTasks(Scripted):
     Level 1 requires one table, level 2 counts and comparisons, level 3 joins of two or three tables.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "text_to_sql"

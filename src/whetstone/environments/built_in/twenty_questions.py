@@ -93,8 +93,8 @@ class TwentyQuestionsTasks(GameTasks):
     The properties of the objects distinguish them.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "twenty_questions"

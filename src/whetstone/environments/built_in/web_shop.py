@@ -205,8 +205,8 @@ class WebShopTasks(GameTasks):
     A request has one, two and two attributes, and fits a product of the shop.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "web_shop"

@@ -90,8 +90,8 @@ class WordleTasks(GameTasks):
     Level 1 has every sixteenth word, level 2 every fourth, level 3 all.
 
     Args:
-        seed: See `Generated`.
-        levels: See `Generated`.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
     """
 
     name = "wordle"

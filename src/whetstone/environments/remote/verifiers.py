@@ -180,8 +180,13 @@ class VerifiersTasks(ListedTasks):
     """Task source of a `verifiers` taskset; the data for rewards stay in its process.
 
     Args:
-        taskset: See the environment, as for `python`, `options`, `runtime` and `max_tasks`.
-        env: See the environment `verifiers_harness`, if it plays the tasks; `{}` if it has no configuration.
+        taskset: Id of the installed taskset.
+        python: Interpreter that has `verifiers` and the taskset; empty: this one.
+        options: Configuration of the taskset, with its field names.
+        runtime: `subprocess` or empty; the same as that of the environment.
+        max_tasks: Maximum number of tasks that are read; tasksets may be infinite.
+        env: Configuration of the environment `verifiers_harness`, if it plays the tasks; `{}` if it has none; null: the
+            environment is `verifiers`.
         seed: Determines the order of training tasks.
         held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, and trains on the same.
         seconds: Timeout of loading in seconds.

@@ -104,7 +104,10 @@ class HarnessTaskset:
     """Taskset that the package's environment and harness play against an endpoint.
 
     Args:
-        taskset: See `TasksetHost`, as for `options`, `most` and `runtime`.
+        taskset: Id of the installed taskset.
+        options: Configuration of the taskset.
+        most: Maximum number of tasks that are read.
+        runtime: `subprocess`: a harness can execute the model's code on this machine, not sandboxed; empty: refused.
         env: Configuration of the environment, with its field names; roles that name no runtime run on this machine.
 
     Raises:

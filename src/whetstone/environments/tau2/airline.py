@@ -270,6 +270,11 @@ class AirlineDesk(Desk):
     # ------------------------------------------------------------ helpers
 
     def _on_day(self, flight_number: str, date: str) -> Mapping[str, Any]:
+        """Return a flight on a day.
+
+        Raises:
+            ToolError: If the flight or the day does not exist.
+        """
         days = self.store.read_entity("flights", flight_number)["dates"]
         if date not in days:
             raise ToolError(f"flight {flight_number} not found on date {date}")
@@ -279,9 +284,9 @@ class AirlineDesk(Desk):
     def _direct(
         self, date: str, origin: str, destination: str | None = None, *, leaves_after: str = ""
     ) -> list[dict[str, Any]]:
-        """Return the available direct flights.
+        """Return the available direct flights between two airports on a day.
 
-        `leaves_after` compares times as strings, including `+1`.
+        A destination of None means any. `leaves_after` compares times as strings, including `+1`.
         """
         matches = []
         for number in self.store.list_ids("flights"):
@@ -298,7 +303,11 @@ class AirlineDesk(Desk):
         return matches
 
     def _new_legs(self, flights: Sequence[FlightOnDay], cabin: Cabin, size: int) -> tuple[list[dict[str, Any]], int]:
-        """Return the flights as entries of a reservation, and their total price."""
+        """Return flights as entries of a reservation, and their total price in dollars.
+
+        Raises:
+            ToolError: If a flight is not available or has too few seats.
+        """
         legs = []
         for flight in flights:
             number, date = flight["flight_number"], flight["date"]
@@ -314,13 +323,24 @@ class AirlineDesk(Desk):
         return legs, sum(leg["price"] for leg in legs) * size
 
     def _new_reservation(self) -> str:
+        """Return the first unused id of a reservation.
+
+        Raises:
+            ToolError: If all ids are used.
+        """
         id = next((id for id in _NEW_RESERVATIONS if not self.store.has_entity("reservations", id)), None)
         if id is None:
             raise ToolError("too many reservations")
         return id
 
     def _pay(self, reservation_id: str, payment_id: str, due: int) -> None:
-        """Pay or refund a change, and add it to the payment history of the reservation."""
+        """Pay or refund a change, and add it to the payment history of the reservation.
+
+        Args:
+            reservation_id: Id of the reservation.
+            payment_id: Id of a payment method of the user.
+            due: Dollars to pay; negative: dollars to refund.
+        """
         user_id = self.store.read_entity("reservations", reservation_id)["user_id"]
         method = self.store.read_entity("users", user_id)["payment_methods"].get(payment_id)
         if method is None:
@@ -337,8 +357,10 @@ class AirlineDesk(Desk):
 
 
 def _same_flight(leg: Mapping[str, Any], flight: FlightOnDay) -> bool:
+    """Return whether an entry of a reservation is a flight on the same day."""
     return (leg["flight_number"], leg["date"]) == (flight["flight_number"], flight["date"])
 
 
 def _passenger_rows(passengers: Sequence[Passenger]) -> list[dict[str, str]]:
+    """Return passengers as entries of a reservation."""
     return [{"first_name": one["first_name"], "last_name": one["last_name"], "dob": one["dob"]} for one in passengers]

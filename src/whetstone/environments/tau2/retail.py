@@ -20,7 +20,11 @@ from whetstone.errors import ToolError
 
 @functools.lru_cache(maxsize=4)
 def _indexes(path: str) -> tuple[dict[str, str], dict[tuple[str, str, str], str], dict[str, Any]]:
-    """Return users by e-mail; users by name and zip; variants by item id."""
+    """Build the indexes of the shop's database; cached.
+
+    Returns:
+        User id by e-mail, user id by (first name, last name, zip code), and product variant by item id.
+    """
     database = read_database(path, "retail")
     by_email, by_name, items = {}, {}, {}
     for id, user in database["users"].items():
@@ -264,37 +268,61 @@ class RetailDesk(Desk):
     # ------------------------------------------------------------ helpers
 
     def _require_user(self, id: str | None) -> str:
+        """Return a user id that was found, and mark the database as read by the agent.
+
+        Raises:
+            ToolError: If the id is None.
+        """
         if id is None:
             raise ToolError("user not found")
         self.store.looked = True
         return id
 
     def _item(self, id: str) -> Any:
-        """Return a variant of a product."""
+        """Return the product variant of an item id.
+
+        Raises:
+            ToolError: If the item does not exist.
+        """
         item = _indexes(self.path)[2].get(id)
         if item is None:
             raise ToolError("item not found")
         return item
 
     def _method(self, user_id: str, payment_method_id: str) -> Any:
+        """Return a payment method of a user.
+
+        Raises:
+            ToolError: If the user has no such payment method.
+        """
         methods = self.store.read_entity("users", user_id)["payment_methods"]
         if payment_method_id not in methods:
             raise ToolError("payment method not found")
         return methods[payment_method_id]
 
     def _can_pay(self, user_id: str, payment_method_id: str, amount: float) -> None:
+        """Check that a gift card has the balance for an amount.
+
+        Other methods have no limit.
+
+        Raises:
+            ToolError: If the balance is too low.
+        """
         method = self._method(user_id, payment_method_id)
         if method["source"] == "gift_card" and method["balance"] < amount:
             raise ToolError("insufficient gift card balance to pay for the difference")
 
     def _refund_gift_card(self, user_id: str, payment_method_id: str, amount: float) -> None:
-        """Add an amount to a gift card; the database has no balances of other methods."""
+        """Add an amount to a gift card.
+
+        The database has no balances of other payment methods.
+        """
         if self._method(user_id, payment_method_id)["source"] == "gift_card":
             method = self.store.edit_entity("users", user_id)["payment_methods"][payment_method_id]
             method["balance"] = round(method["balance"] + amount, 2)
 
     def _difference(self, order: Mapping[str, Any], item_ids: Sequence[str], new_item_ids: Sequence[str]) -> float:
-        """Return the price of the new items minus that of the old ones."""
+        """Return the price of new items minus the price of the old items of an order."""
         _check_items(order, item_ids)
         if len(item_ids) != len(new_item_ids):
             raise ToolError("the number of items to be exchanged should match")
@@ -309,6 +337,11 @@ class RetailDesk(Desk):
 
 
 def _check_items(order: Mapping[str, Any], item_ids: Sequence[str]) -> None:
+    """Check that an order contains items, each as often as it is listed.
+
+    Raises:
+        ToolError: If it does not.
+    """
     available = [item["item_id"] for item in order["items"]]
     for id in item_ids:
         if item_ids.count(id) > available.count(id):
@@ -316,4 +349,5 @@ def _check_items(order: Mapping[str, Any], item_ids: Sequence[str]) -> None:
 
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> dict[str, str]:
+    """Return an address in the format of the database."""
     return {"address1": address1, "address2": address2, "city": city, "state": state, "country": country, "zip": zip}

@@ -89,8 +89,8 @@ class RetailTasks(Tau2Tasks):
     """Task source of the retail domain: cancel, change, return and exchange orders.
 
     Args:
-        path: See `Tau2Tasks`.
-        seed: See `Tau2Tasks`.
+        path: The folder with `tasks.json` and `split_tasks.json`.
+        seed: Determines the order of training tasks.
     """
 
     desk = RetailDesk
@@ -100,8 +100,8 @@ class AirlineTasks(Tau2Tasks):
     """Task source of the airline domain: book, change and cancel reservations.
 
     Args:
-        path: See `Tau2Tasks`.
-        seed: See `Tau2Tasks`.
+        path: The folder with `tasks.json` and `split_tasks.json`.
+        seed: Determines the order of training tasks.
     """
 
     desk = AirlineDesk
@@ -114,8 +114,8 @@ class TelecomTasks(Tau2Tasks):
     records.
 
     Args:
-        path: See `Tau2Tasks`.
-        seed: See `Tau2Tasks`.
+        path: The folder with `tasks.json` and `split_tasks.json`.
+        seed: Determines the order of training tasks.
     """
 
     desk = TelecomDesk

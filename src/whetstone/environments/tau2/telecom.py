@@ -259,13 +259,18 @@ class TelecomDesk(Desk):
             phone.bill = {"bill_id": bill["bill_id"], "amount_due": bill["total_due"], "paid": False}
 
     def _peek(self, kind: str, id: str) -> Any:
-        """Return an entity as `look` does, without marking the database as read."""
+        """Return an entity for reading without marking the database as read by the agent."""
         before = self.store.looked
         entity = self.store.read_entity(kind, id)
         self.store.looked = before
         return entity
 
     def _customer_of(self, phone_number: str) -> Any:
+        """Return the customer with a phone number: of contact, or of any line.
+
+        Raises:
+            ToolError: If there is no such customer.
+        """
         for id in self.store.list_ids("customers"):
             customer = self._peek("customers", id)
             numbers = [
@@ -277,14 +282,21 @@ class TelecomDesk(Desk):
         raise ToolError(f"no customer has the phone number {phone_number}")
 
     def _line(self, customer_id: str, line_id: str) -> Any:
+        """Return a line of a customer.
+
+        Raises:
+            ToolError: If the customer has no such line.
+        """
         if line_id not in self.store.read_entity("customers", customer_id)["line_ids"]:
             raise ToolError(f"line {line_id} not found for customer {customer_id}")
         return self.store.read_entity("lines", line_id)
 
     def _awaiting(self, customer: Mapping[str, Any]) -> list[str]:
+        """Return the ids of the customer's bills that await payment."""
         return [id for id in customer["bill_ids"] if self._peek("bills", id)["status"] == "Awaiting Payment"]
 
     def _roaming(self, customer_id: str, line_id: str, *, on: bool) -> str:
+        """Switch roaming of a line on or off and return the text for the agent."""
         state = "enabled" if on else "disabled"
         if self._line(customer_id, line_id)["roaming_enabled"] == on:
             return f"Roaming was already {state}"
@@ -293,7 +305,7 @@ class TelecomDesk(Desk):
         return f"Roaming {state}"
 
     def _charge(self, customer_id: str, amount: float, description: str) -> None:
-        """Add an item to the customer's draft of the next bill.
+        """Add an item to the draft of the customer's next bill.
 
         Create the draft if there is none.
         """
