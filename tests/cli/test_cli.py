@@ -123,7 +123,7 @@ def test_doctor_without_a_recipe_requires_an_engine_and_a_model():
         (["train", "demo", "trainin.steps=3"], "trainin: no such key"),
         (["train", "none.yaml"], "none.yaml: no such recipe file"),
         (["train", "demo", "policy.tiny=null", "policy.path=nowhere"], "nowhere: no such model folder"),
-        (["train", "gsm8k-tiny"], "no such folder; GSM8K is a folder"),
+        (["train", "gsm8k-tiny"], "no such folder; set path to a folder with train.jsonl"),
         (["rollout", "demo", "tasks={source: jsonl, path: gone.jsonl}"], "gone.jsonl: no such task file"),
     ],
 )

@@ -147,7 +147,7 @@ def test_score_is_the_fraction_of_the_threshold():
 
 def test_environment_without_a_threshold_requires_success_at():
     needs(require_package("gymnasium", "gymnasium"))
-    with pytest.raises(RecipeError, match=r"Pendulum-v1 has no threshold, .*set success_at"):
+    with pytest.raises(RecipeError, match=r"Pendulum-v1 has no reward threshold, .*set success_at"):
         environment_of("gymnasium", id="Pendulum-v1").check()
     environment_of("gymnasium", id="Pendulum-v1", success_at=-300).check()
     for id in ("CliffWalking-v1", "Blackjack-v1", "FrozenLake-v1", "CartPole-v1"):
@@ -390,7 +390,9 @@ def test_search_wins_immediately_if_possible_and_otherwise_blocks():
 @pytest.mark.parametrize("id", ["kuhn_poker", "hanabi", "pig", "dark_hex", "catch", "euchre"])
 def test_search_is_refused_for_unsupported_games(id):
     needs(require_package("pyspiel", "openspiel"))
-    with pytest.raises(RecipeError, match=f"openspiel: {id}: opponent: search supports only zero-sum games of two players"):
+    with pytest.raises(
+        RecipeError, match=f"openspiel: {id}: opponent: search supports only zero-sum games of two players"
+    ):
         environment_of("openspiel", id=id, opponent="search").check()
     source = source_of("openspiel", id=id)
     with pytest.raises(TaskError, match=f"openspiel: {id} has no expert"):

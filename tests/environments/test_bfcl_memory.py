@@ -108,7 +108,7 @@ def test_policy_that_stores_nothing_has_an_empty_memory():
 
 @needs_package
 def test_unknown_memory_backend_names_the_packages():
-    with pytest.raises(RecipeError, match='no memory "kw"; there are kv'):
+    with pytest.raises(RecipeError, match='no memory named "kw"; memories are kv'):
         create_memory("kw")
     if importlib.util.find_spec("faiss") is None:
         with pytest.raises(RecipeError, match="pip install overrides sentence-transformers faiss-cpu"):

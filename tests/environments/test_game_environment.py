@@ -47,7 +47,7 @@ def test_text_is_no_command_if_calls_are_required():
 
 
 def test_game_with_the_renamed_attribute_is_refused():
-    with pytest.raises(RecipeError, match="whole was renamed to multiline"):
+    with pytest.raises(RecipeError, match="`whole` was renamed to `multiline`"):
         GameEnvironment(type("Old", (), {"whole": True, "begin": None, "act": None}))
 
 

@@ -237,7 +237,7 @@ def test_restarted_agentgym_server_invalidates_the_episode_of_a_reused_id():
         await one.reset(Task("a", ""), seed=0)
         with pytest.raises(InfrastructureError, match="gave the id 0 to two episodes: it restarted"):
             await other.reset(Task("a", ""), seed=0)
-        with pytest.raises(InfrastructureError, match="restarted and gave this episode's environment to another"):
+        with pytest.raises(InfrastructureError, match="restarted and gave the environment of this episode to another"):
             await one.step(assistant("x"))
         await one.reset(Task("a", ""), seed=0)
         assert (await one.step(assistant("x"))).observation.messages[0].text == "o"
@@ -391,7 +391,10 @@ def test_published_nemo_gym_row_is_a_task_and_verify_receives_every_field(tmp_pa
     ("row", "message"),
     [
         ({}, "'responses_create_params' is missing"),
-        ({"responses_create_params": {"input": [{"type": "function_call"}]}}, "expected an input of messages"),
+        (
+            {"responses_create_params": {"input": [{"type": "function_call"}]}},
+            "expected `input` to be a list of messages",
+        ),
         ({"responses_create_params": {"input": "x", "tools": [{"type": "function"}]}}, "'name' is missing"),
         ({"responses_create_params": {"input": 5}}, "not have the format of NeMo Gym"),
     ],
@@ -695,7 +698,7 @@ def test_harness_of_verifiers_requests_the_policy_and_its_failure_is_reported(tm
 
 
 def test_missing_interpreter_is_reported_with_the_command_to_create_one():
-    with pytest.raises(RecipeError, match="no interpreter nowhere/python: python -m venv verifiers"):
+    with pytest.raises(RecipeError, match="no interpreter nowhere/python; run `python -m venv verifiers"):
         Verifiers(taskset="x", python="nowhere/python")
 
 

@@ -152,7 +152,7 @@ def test_unknown_and_taken_seats_are_refused():
     )
     buyer, lawyer = group.trajectories
     assert buyer.ended is EndReason.TRUNCATED
-    assert lawyer.error.startswith("TaskError: task d: no seat lawyer; there are: buyer, seller")
+    assert lawyer.error.startswith("TaskError: task d: no seat named lawyer; there are: buyer, seller")
 
 
 def test_scripts_agree_on_a_price_between_their_values():

@@ -244,7 +244,7 @@ def test_user_executes_named_actions_in_order():
 
 
 def test_task_with_an_unknown_initialization_is_refused():
-    with pytest.raises(TaskError, match="no function melt of user"):
+    with pytest.raises(TaskError, match="no function named melt of user"):
         parse_task(row(beginning=[called("user", "melt")]), "telecom")
     with pytest.raises(TaskError, match="unsupported criterion DB"):
         parse_task(row(basis=["DB"]), "telecom")

@@ -247,5 +247,5 @@ def test_seat_is_visible_to_its_key_and_to_allowed_people():
 
 
 def test_user_component_for_people_reports_invalid_options():
-    with pytest.raises(OptionError, match="above 0, and a day at most"):
+    with pytest.raises(OptionError, match="above 0 and at most 86400"):
         USERS["human"](url="http://127.0.0.1:1", seconds=0)

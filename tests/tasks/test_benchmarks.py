@@ -107,9 +107,9 @@ def test_questions_without_an_answer_are_scored_by_their_category(tmp_path):
             play_with_policy(FunctionCallEnvironment, task, lambda *_, message=message: message, seed=1)
         ).trajectory
         assert score("bfcl", played, task).success is fine
-    with pytest.raises(TaskError, match="no expert answer"):
+    with pytest.raises(TaskError, match="there is no expert answer"):
         source.demonstrate(task, (), ())
-    with pytest.raises(TaskError, match=r"questions.json:3  simple_7: no line in the file of possible answers"):
+    with pytest.raises(TaskError, match=r"questions.json:3  simple_7: the file of possible answers has no line for it"):
         FunctionCalls(**written(tmp_path, [row("simple_7", WEATHER)]))
     with pytest.raises(TaskError, match="the role of a message must be system, user or assistant, got tool"):
         FunctionCalls(**written(tmp_path, [row("irrelevance_7", WEATHER, ("tool", "x"))]))

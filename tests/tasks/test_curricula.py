@@ -164,7 +164,7 @@ def test_generated_fraction_of_zero_is_only_the_source():
 
 
 def test_generated_task_that_cannot_be_stored_is_named():
-    with pytest.raises(TaskError, match="generated task odd: cannot be stored as JSON"):
+    with pytest.raises(TaskError, match="generated task odd: the task cannot be stored as JSON"):
         GeneratedTasks(generator="support.small:unkeepable").observe(step_outcome(group_of_kind("product", 0)))
 
 

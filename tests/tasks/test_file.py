@@ -153,7 +153,7 @@ def test_invalid_row_is_named_or_skipped(tmp_path, name, change, message):
         ({}, "set `format` or `columns`"),
         ({"format": "math", "columns": {"prompt": "q"}}, "not both"),
         ({"format": "humanval"}, "no format named humanval.*humaneval"),
-        ({"columns": {"promt": "q"}}, "columns.promt: a task has"),
+        ({"columns": {"promt": "q"}}, "columns.promt: unknown role of a column"),
         ({"columns": {"answer": "q"}}, "the column of the `prompt` is missing"),
     ],
 )

@@ -38,7 +38,7 @@ def test_invalid_line_is_named_or_skipped_and_counted(tmp_path):
 
 
 def test_missing_folder_names_the_expected_files(tmp_path):
-    with pytest.raises(TaskError, match=r"no such folder; GSM8K is a folder with train\.jsonl and test\.jsonl"):
+    with pytest.raises(TaskError, match=r"no such folder; set path to a folder with train\.jsonl and test\.jsonl"):
         GSM8K(path=str(tmp_path / "none"))
 
 

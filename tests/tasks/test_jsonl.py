@@ -36,13 +36,13 @@ def test_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
     [
         ({"promt": "x", "answer": 1}, '"promt" is not a key of a task; did you mean "prompt"'),
         ([1], "a row must be a JSON object, got list"),
-        ({"prompt": 3, "answer": 1}, "`prompt` is a text or a list of messages"),
+        ({"prompt": 3, "answer": 1}, "`prompt` must be a text or a list of messages"),
         ({"prompt": "x", "answer": 1, "tag": {}}, '"tag" is not a key of a task; did you mean "tags"'),
         ({"prompt": "x", "anwser": 1}, '"anwser" is not a key of a task; did you mean "answer"'),
         ({"prompt": "x"}, "the key 'answer' is missing"),
         ({"prompt": "x", "answer": None}, "`answer` has no value"),
-        ({"prompt": "x", "answer": 1, "private": 3}, "`private` are objects"),
-        ({"prompt": "x", "answer": 1, "tags": {"kind": {"a": 1}}}, "the tag kind is a text or a number, got"),
+        ({"prompt": "x", "answer": 1, "private": 3}, "`private` must be objects"),
+        ({"prompt": "x", "answer": 1, "tags": {"kind": {"a": 1}}}, "the tag kind must be a text or a number, got"),
         ('{"prompt": "x", "answer": NaN}', "not JSON: NaN is not a number of JSON"),
         ('{"prompt": "x", "answer": 1, "answer": 2}', 'the key "answer" occurs twice'),
         ('{"prompt": "\\ud800", "answer": 1}', "`prompt` is not valid Unicode"),
@@ -86,7 +86,7 @@ def test_both_splits_have_tasks_even_if_there_are_few(tmp_path):
 
 
 def test_unsplittable_file_is_refused(tmp_path):
-    with pytest.raises(TaskError, match="one task cannot be both"):
+    with pytest.raises(TaskError, match="a single task cannot be both"):
         Jsonl(path=write(tmp_path / "one.jsonl", *rows(1)))
     with pytest.raises(RecipeError, match="held_out_fraction: must be between 0 and 1, got 1"):
         Jsonl(path=write(tmp_path / "two.jsonl", *rows(2)), held_out_fraction=1.0)

@@ -108,7 +108,7 @@ def test_cp1252_is_reported_with_file_row_and_column(tmp_path):
     with pytest.raises(TaskError, match=r"b\.jsonl:1  byte 18 is not UTF-8"):
         tasks_of(tmp_path / "b.jsonl")
     (tmp_path / "c.csv").write_text("question,answer\nTea?,4\n", encoding="utf-16")
-    with pytest.raises(TaskError, match=r"c\.csv: UTF-16; convert the file"):
+    with pytest.raises(TaskError, match=r"c\.csv: the encoding is UTF-16; convert the file"):
         tasks_of(tmp_path / "c.csv")
 
 

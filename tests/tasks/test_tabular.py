@@ -82,9 +82,9 @@ def test_folder_of_parquet_files_has_splits(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "questoin"}, 'no column questoin; did you mean "question"\\?; name it: tasks.prompt=COLUMN'),
+        ({"prompt": "questoin"}, 'no column named questoin; did you mean "question"\\?; name it: tasks.prompt=COLUMN'),
         ({"prompt": "answer"}, "answer must be a text or a list of messages, got int"),
-        ({"prompt": "question", "held_out": "test"}, "no split test"),
+        ({"prompt": "question", "held_out": "test"}, "no split named test"),
     ],
 )
 def test_missing_files_and_columns_are_reported(tmp_path, options, message):

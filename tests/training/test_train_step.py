@@ -249,7 +249,7 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
         ),
         (
             ["curriculum={name: ucb, kinds: [prodct]}"],
-            'has kind "prodct"; values are product, ',
+            'has kind "prodct"; sampled values are product, ',
         ),
         (["curriculum={name: stages, stages: [[product], [odd]], max_updates_per_stage: 1}"], 'has kind "odd"'),
         (
