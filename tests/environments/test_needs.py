@@ -76,9 +76,7 @@ def test_missing_package_is_reported_at_load(name, tmp_path, monkeypatch):
 def test_interpreter_without_verifiers_is_reported_at_load(name, tmp_path):
     if importlib.util.find_spec("verifiers") is not None:
         pytest.skip("the package verifiers is installed here")
-    with pytest.raises(
-        RecipeError, match=r"the package verifiers is not installed; install it with: .* -m pip install verifiers"
-    ):
+    with pytest.raises(RecipeError, match=r"verifiers is not installed; install it with: .* -m pip install verifiers"):
         loaded(tmp_path, f"{{name: {name}, taskset: none, python: {sys.executable}}}")
 
 
