@@ -44,7 +44,7 @@ class Solver:
 
         Args:
             task: Task of the episode.
-            conversation: Messages so far; those of the assistant contain the commands.
+            conversation: Messages so far; the messages of the assistant contain the commands.
             tools: Tools of the episode; commands are calls if they include `act`, else text.
         """
         how: Actions = "call" if any(tool.name == TOOL for tool in tools) else "text"

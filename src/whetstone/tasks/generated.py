@@ -88,7 +88,7 @@ class Generated(ABC):
         return list(chosen.values())
 
     def _sample_task(self, draw: Random, level: int, *, held_out: bool) -> Task:
-        """Generate tasks of a level until one is on the requested side of the split.
+        """Generate tasks of a level until a task is on the requested side of the split.
 
         Raises:
             OptionError: If none of `_TRIES` tasks is.

@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 _TRIES, _SAFE = 3000, 6
-"""Maximum number of tried moves; and of legal moves among which one that does not lose immediately is selected."""
+"""Maximum number of tried moves; and of legal moves that lose immediately, after which the first one is returned."""
 _SHAPES, _USES = 40, 20
 """Maximum number of stored move shapes; and of moves that a copy refuses before it is replaced."""
 _LISTED = re.compile(r"\[[^\[\]\n]{1,24}\]")

@@ -118,7 +118,9 @@ class TextWorld:
 
 
 class TextWorldTasks(GameTasks):
-    """Task source: games of 2, 4 and 8 rooms with quests of 2, 4 and 6 commands.
+    """Task source: games of 2, 4 and 8 rooms at levels 1, 2 and 3.
+
+    Their quests take 2, 4 and 6 commands.
 
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.

@@ -133,9 +133,9 @@ class Adventure(PlainGame):
 
 
 class AdventureTasks(GameTasks):
-    """Task source of houses of 4, 6 and 9 rooms.
+    """Task source of houses of 4, 6 and 9 rooms at levels 1, 2 and 3.
 
-    Zero, one and two doors on the path to the treasure are locked.
+    On the path to the treasure, 0, 1 and 2 doors are locked.
 
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.

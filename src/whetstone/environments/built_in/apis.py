@@ -229,7 +229,9 @@ _PEOPLE = ("Ann", "Ben", "Cleo", "Dan")
 
 
 class ApisTasks(Scripted):
-    """Task source of one request to one service, two to two, and three to three.
+    """Task source of 1, 2 and 3 requests at levels 1, 2 and 3.
+
+    Each request is to another service.
 
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.

@@ -144,7 +144,7 @@ def surplus_fraction(role: str, price: int, values: Mapping[str, int]) -> float:
 
 
 class DealingTasks(Generated):
-    """Task source of negotiations of two, three and four rounds.
+    """Task source of negotiations of 2, 3 and 4 rounds at levels 1, 2 and 3.
 
     There is always a price at which both gain, and the first price of the script in either seat is not enough for the
     other.

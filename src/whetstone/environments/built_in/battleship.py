@@ -97,9 +97,9 @@ class Battleship(PlainGame):
 
 
 class BattleshipTasks(GameTasks):
-    """Task source of seas of 4, 5 and 6 squares per side.
+    """Task source of seas of 4, 5 and 6 squares per side at levels 1, 2 and 3.
 
-    The fleet has one, two and three ships.
+    The fleet has 1, 2 and 3 ships.
 
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.

@@ -110,7 +110,9 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class BugRepairTasks(Scripted):
-    """Task source of repositories of two, four and six functions with one bug.
+    """Task source of repositories with one bug.
+
+    They have 2, 4 and 6 functions at levels 1, 2 and 3.
 
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.

@@ -108,9 +108,9 @@ class FrozenLake(PlainGame):
 
 
 class FrozenLakeTasks(GameTasks):
-    """Task source of lakes of 4, 5 and 6 squares per side with a path to the goal.
+    """Task source of lakes of 4, 5 and 6 squares per side at levels 1, 2 and 3.
 
-    About a quarter of the squares are holes.
+    There is a path to the goal, and about a quarter of the squares are holes.
 
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.

@@ -76,7 +76,7 @@ class Knapsack:
 
 
 class KnapsackTasks(Generated):
-    """Task source of knapsacks with four, six and eight items.
+    """Task source of knapsacks with 4, 6 and 8 items at levels 1, 2 and 3.
 
     The budget of inspections equals the number of items.
 

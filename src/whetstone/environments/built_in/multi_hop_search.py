@@ -104,9 +104,9 @@ class Encyclopaedia:
 
 
 class EncyclopaediaTasks(Scripted):
-    """Task source of questions of 2, 3 and 4 hops over 60, 120 and 240 pages.
+    """Task source of questions of 2, 3 and 4 hops at levels 1, 2 and 3.
 
-    Each task has one of 100,000 worlds.
+    The encyclopedia has 60, 120 and 240 pages. Each task has one of 100,000 worlds.
 
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.

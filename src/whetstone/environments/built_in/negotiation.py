@@ -102,7 +102,7 @@ class Negotiation(PlainGame):
 
 
 class NegotiationTasks(GameTasks):
-    """Task source of negotiations of three, four and five rounds.
+    """Task source of negotiations of 3, 4 and 5 rounds at levels 1, 2 and 3.
 
     The difference between the seller's first and last price grows with the rounds.
 

@@ -254,7 +254,7 @@ def _right(fault: str, clause: str) -> bool | None:
 
 
 class SupportTasks(Scripted):
-    """Task source of one, two and three simultaneous faults.
+    """Task source of 1, 2 and 3 simultaneous faults at levels 1, 2 and 3.
 
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.

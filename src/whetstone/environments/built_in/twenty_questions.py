@@ -88,7 +88,7 @@ class TwentyQuestions(PlainGame):
 
 
 class TwentyQuestionsTasks(GameTasks):
-    """Task source of lists of 8 objects, 16 objects, and all objects.
+    """Task source of lists of 8, 16 and up to 64 objects at levels 1, 2 and 3.
 
     The properties of the objects distinguish them.
 

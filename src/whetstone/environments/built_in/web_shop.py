@@ -202,7 +202,8 @@ class WebShop(PlainGame):
 class WebShopTasks(GameTasks):
     """Task source of requests in shops of 50, 100 and 200 products.
 
-    A request has one, two and two attributes, and fits a product of the shop.
+    At level 1, a request has one attribute and a color; at levels 2 and 3, two attributes and all options. A product of
+    the shop fits the request.
 
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.

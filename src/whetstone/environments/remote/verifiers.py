@@ -44,7 +44,7 @@ class Verifiers:
 
     Args:
         taskset: Id of the installed taskset.
-        python: Interpreter that has `verifiers` and the taskset; empty: this one.
+        python: Interpreter that has `verifiers` and the taskset; empty: the interpreter of this process.
         options: Configuration of the taskset, with its field names.
         runtime: `subprocess`: hooks and rewards that require a runtime get a folder of this machine, and their programs
             are not sandboxed; empty: such a taskset is refused.
@@ -181,7 +181,7 @@ class VerifiersTasks(ListedTasks):
 
     Args:
         taskset: Id of the installed taskset.
-        python: Interpreter that has `verifiers` and the taskset; empty: this one.
+        python: Interpreter that has `verifiers` and the taskset; empty: the interpreter of this process.
         options: Configuration of the taskset, with its field names.
         runtime: `subprocess` or empty; the same as that of the environment.
         max_tasks: Maximum number of tasks that are read; tasksets may be infinite.
@@ -357,7 +357,7 @@ def bridge_command(
 
     Args:
         taskset: Id of the installed taskset.
-        python: Interpreter; empty: this one.
+        python: Interpreter; empty: the interpreter of this process.
         options: Configuration of the taskset.
         runtime: `subprocess` or empty; see `Verifiers`.
         max_tasks: Maximum number of tasks that are read.

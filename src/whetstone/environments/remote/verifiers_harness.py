@@ -35,7 +35,7 @@ class VerifiersHarness:
 
     Args:
         taskset: Id of the installed taskset.
-        python: Interpreter that has `verifiers` and the taskset; empty: this one.
+        python: Interpreter that has `verifiers` and the taskset; empty: the interpreter of this process.
         options: Configuration of the taskset, with its field names.
         env: Configuration of the environment, with its field names: `{agent: {harness: {id: null}, max_turns: 8}}`.
             Every role calls this policy, unless it has another client.
@@ -44,7 +44,7 @@ class VerifiersHarness:
         max_tasks: Maximum number of tasks that are read; tasksets may be infinite.
         success_at: Minimum reward of a success.
         seconds: Timeout of loading in seconds.
-        crash: Result of an episode that fails there; see `agent`.
+        crash: Consequence of an episode that fails in the process. `outcome`: the reward scores it; `error`: it has no score.
 
     Raises:
         RecipeError: If the interpreter does not exist.

@@ -57,7 +57,7 @@ class Payment(TypedDict):
 class AirlineDesk(Desk):
     """Tools of the agent in the airline domain: fourteen tools over a database.
 
-    The database has flights, users and reservations. Each episode changes a separate one.
+    The database has flights, users and reservations. Each episode changes a separate database.
 
     Args:
         path: The folder with `db.json`.
