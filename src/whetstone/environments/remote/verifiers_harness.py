@@ -44,7 +44,7 @@ class VerifiersHarness:
         max_tasks: Maximum number of tasks that are read; tasksets may be infinite.
         success_at: Minimum reward of a success.
         seconds: Timeout of loading in seconds.
-        crash: Consequence of an episode that fails in the process. `outcome`: the reward scores it; `error`: it has no score.
+        crash: Consequence of a failed episode. `outcome`: the reward scores it; `error`: the episode has no score.
 
     Raises:
         RecipeError: If the interpreter does not exist.
