@@ -79,7 +79,7 @@ class BehindTheExpert:
         if len(demonstration.turns) < 2:
             return None
         first = demonstration.turns[0]
-        read = replace(first, action=Tokens.written(first.action.ids, Author.INSERTED))
+        read = replace(first, action=Tokens.from_ids(first.action.ids, Author.INSERTED))
         return StartPrefix((read,), world)
 
 

@@ -20,7 +20,7 @@ from support.segments import segment
 from support.small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
 from whetstone.algorithms import clipped, reference_kl
 from whetstone.assembly import assemble
-from whetstone.assembly.placement import policy_device, without_effect
+from whetstone.assembly.placement import list_ineffective_keys, policy_device
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import GenerateRequest, LocalEngine, Member, Sampling
 from whetstone.learning.model_trainer import ModelTrainer
@@ -358,8 +358,8 @@ def test_bfloat16_is_the_default_on_devices_that_support_it_and_refused_on_other
 def test_setting_without_effect_on_the_cpu_is_reported():
     keys = ["reinforcement.optimizer_offload", "reinforcement.reference_offload"]
     recipe = small(*(f"{key}=true" for key in keys), device="cpu")
-    assert without_effect(recipe, torch.device("cpu")) == keys
-    assert without_effect(recipe, THERE) == []
+    assert list_ineffective_keys(recipe, torch.device("cpu")) == keys
+    assert list_ineffective_keys(recipe, THERE) == []
 
 
 @pytest.mark.slow

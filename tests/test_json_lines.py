@@ -28,7 +28,7 @@ from whetstone.json_lines import (
 from whetstone.rewards.judges.judge_client import AnswerCache, read_answer
 from whetstone.serving.human_in_the_loop.queue import PeopleQueue
 from whetstone.serving.online.feedback_journal import LearningJournal
-from whetstone.trajectory_json import decoded_trajectories
+from whetstone.trajectory_json import decode_trajectories
 
 JSON = st.recursive(
     st.none()
@@ -117,9 +117,9 @@ def test_only_regular_files_are_opened(tmp_path):
 def test_an_event_is_named_by_its_first_key():
     shapes = {"opened": make_shape(opened=str, at=float)}
     assert read_event({"opened": "s", "at": 1, "more": 2}, shapes) == {"opened": "s", "at": 1.0}
-    with pytest.raises(ValueError, match='"closed" is no kind of line; there are: opened'):
+    with pytest.raises(ValueError, match='unknown kind of line "closed"; known kinds: opened'):
         read_event({"closed": "s"}, shapes)
-    with pytest.raises(ValueError, match='"" is no kind of line'):
+    with pytest.raises(ValueError, match='unknown kind of line ""'):
         read_event({}, shapes)
 
 
@@ -136,7 +136,7 @@ def test_incomplete_line_is_truncated(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"{}", '"" is no kind of line'),
+        (b"{}", 'unknown kind of line ""'),
         (b"[]", "a JSON object is expected"),
         (b'{"seat": "s"}', "kind: Field required"),
         (b'{"over": "x", "why": "", "at": 1}', 'there is no seat "x"'),
@@ -161,7 +161,7 @@ def test_a_damaged_line_of_the_queue_of_people_is_named(tmp_path, line, message)
         (b'{"update": 5, "version": 1, "turns": [], "replayed": []}', "step 5 does not follow step 0"),
         (b'{"update": 1, "version": 1, "turns": [7], "replayed": []}', "KeyError: 7"),
         (b'{"paused": "perhaps"}', "paused: Input should be a valid boolean"),
-        (b"{}", "is no kind of line"),
+        (b"{}", "unknown kind of line"),
     ],
 )
 def test_a_damaged_line_of_the_learning_journal_is_named(tmp_path, line, message):
@@ -175,8 +175,8 @@ def test_run_length_encoded_authors_are_refused_before_expansion():
 
     row = json.loads(json.dumps(records._TRAJECTORY))
     row["turns"][0]["context"]["authors"] = [["environment", 10**15]]
-    with pytest.raises(ValueError, match="authors: their runs are not as long as the 3 ids"):
-        decoded_trajectories([json.dumps(row).encode()])
+    with pytest.raises(ValueError, match="authors: the run lengths must sum to the number of ids \(3\)"):
+        decode_trajectories([json.dumps(row).encode()])
 
 
 def test_invalid_json_of_a_judge_is_reported_in_one_line():

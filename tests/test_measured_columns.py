@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.episodes import path
 from whetstone.inference import Generation
 from whetstone.trajectory import Author, Media, Tokens, TokenSequence
-from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
+from whetstone.trajectory_json import decode_trajectories, encode_trajectory
 
 NUMBERS = st.floats(allow_nan=False, width=32)
 
@@ -42,7 +42,7 @@ def test_continued_generation_has_the_columns_of_both(first, second):
 
 @given(generations(), generations())
 def test_tokens_of_an_action_keep_columns_when_joined_and_split(first, second):
-    joined = Tokens.joined([first.to_tokens(), Tokens.written([9], Author.INSERTED), second.to_tokens()])
+    joined = Tokens.concatenate([first.to_tokens(), Tokens.from_ids([9], Author.INSERTED), second.to_tokens()])
     for name in joined.measured:
         values = [None if math.isnan(v) else v for v in joined.measured[name]]
         assert values == [*known(first, name), None, *known(second, name)]
@@ -54,11 +54,11 @@ def test_media_and_measured_columns_are_stored_without_the_content():
     turn = trajectory.turns[0]
     picture = TokenSequence([1, 2, 2, 3], [Media(1, 2, "d1", payload=b"pixels")])
     action = replace(turn.action, measured={"margin": (math.nan, *[-math.inf] * (len(turn.action) - 1))})
-    turn = replace(turn, context=Tokens.written(picture, Author.ENVIRONMENT), action=action)
+    turn = replace(turn, context=Tokens.from_ids(picture, Author.ENVIRONMENT), action=action)
     trajectory = replace(trajectory, turns=(turn, *trajectory.turns[1:]))
-    line = encoded_trajectory(trajectory)
+    line = encode_trajectory(trajectory)
     assert b"pixels" not in line
-    (read,) = decoded_trajectories([line])
+    (read,) = decode_trajectories([line])
     assert read.turns[0].context.sequence == picture
     assert read.turns[0].context.media[0].payload is None
     margins = read.turns[0].action.measured["margin"]

@@ -14,7 +14,7 @@ from whetstone.tools.protocol import find_provenance
 from whetstone.training.supervised import cost_metrics, step_cost_metrics
 from whetstone.training.train_step import count_provenances
 from whetstone.trajectory import Author, Costs, Group, OffPolicy, Provenance, Task, Tokens
-from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
+from whetstone.trajectory_json import decode_trajectories, encode_trajectory
 
 TRAJECTORIES = st.builds(
     lambda number, provenance, turns: path(str(number), 1, [turn("4")] * turns, provenance=provenance),
@@ -34,13 +34,13 @@ GROUPS = st.lists(
 
 @pytest.mark.parametrize("provenance", Provenance)
 def test_provenance_is_stored(provenance):
-    (read,) = decoded_trajectories([encoded_trajectory(path("a", 1, provenance=provenance))])
+    (read,) = decode_trajectories([encode_trajectory(path("a", 1, provenance=provenance))])
     assert read.provenance is provenance
 
 
 def older(trajectory, *marks):
     """Return the line that a version without provenance wrote."""
-    row = orjson.loads(encoded_trajectory(trajectory))
+    row = orjson.loads(encode_trajectory(trajectory))
     del row["provenance"]
     return orjson.dumps(row | {"marks": list(marks)})
 
@@ -56,14 +56,14 @@ def older(trajectory, *marks):
     ],
 )
 def test_provenance_of_an_older_file_is_derived_from_its_marks(marks, provenance):
-    (read,) = decoded_trajectories([older(path("a", 1), *marks)])
+    (read,) = decode_trajectories([older(path("a", 1), *marks)])
     assert (read.provenance, read.marks) == (provenance, tuple(mark for mark in marks if mark != "replayed"))
 
 
 def test_older_episode_of_an_expert_is_demonstrated():
     demonstration = turn("4")
-    object.__setattr__(demonstration, "action", Tokens.written((1, 2), Author.EXPERT))
-    (read,) = decoded_trajectories([older(path("a", 1, [demonstration]))])
+    object.__setattr__(demonstration, "action", Tokens.from_ids((1, 2), Author.EXPERT))
+    (read,) = decode_trajectories([older(path("a", 1, [demonstration]))])
     assert read.provenance is Provenance.DEMONSTRATED
 
 

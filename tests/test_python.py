@@ -14,7 +14,7 @@ import whetstone
 from support.small import SMALL, StopAfter, Stopped, parity
 from whetstone.algorithms import PerTrajectory
 from whetstone.errors import RecipeError, RunDirectoryError
-from whetstone.plugins import component_name
+from whetstone.plugins import get_component_name
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.trajectory import Score
@@ -82,7 +82,7 @@ def above_half(rewards: PerTrajectory) -> PerTrajectory:
 def test_functions_and_classes_of_modules_are_stored_by_name():
     resolved = load_recipe({**TINY, "reward": parity, "advantage": above_half, "environment": {"tools": (shout, str)}})
     assert resolved.recipe.reward.name == "support.small:parity"
-    assert resolved.recipe.advantage.name == component_name(above_half)
+    assert resolved.recipe.advantage.name == get_component_name(above_half)
     assert resolved.recipe.environment.options["tools"][1] == "builtins:str"
 
 
@@ -96,9 +96,9 @@ def test_local_function_has_one_name_while_it_is_the_same():
 
         return local
 
-    assert component_name(local) == component_name(local)
-    assert component_name(local) != component_name(another())
-    assert component_name(lambda: 0).startswith("given-")
+    assert get_component_name(local) == get_component_name(local)
+    assert get_component_name(local) != get_component_name(another())
+    assert get_component_name(lambda: 0).startswith("given-")
 
 
 def test_recipe_is_keys_an_object_or_a_file_with_overrides(tmp_path):
@@ -113,7 +113,7 @@ def test_recipe_is_keys_an_object_or_a_file_with_overrides(tmp_path):
     assert (changed.seed, changed.reinforcement.steps, changed.reinforcement.tasks_per_step) == (7, 5, 3)
     assert changed.reinforcement.checkpoint_interval_steps == 1
     extended = load_recipe({"extends": str(tmp_path / "mine.yaml"), "advantage": above_half}).recipe
-    assert extended.advantage.name == component_name(above_half)
+    assert extended.advantage.name == get_component_name(above_half)
     assert extended.tasks == loaded[0].tasks
 
 
@@ -144,7 +144,7 @@ def test_mistake_in_keys_is_one_line(make, message):
 
 def test_overrides_can_be_functions():
     changed = load_recipe("demo").with_changes({"advantage": above_half, "reinforcement.steps": 3})
-    assert changed.recipe.advantage.name == component_name(above_half)
+    assert changed.recipe.advantage.name == get_component_name(above_half)
     assert changed.recipe.reinforcement.steps == 3
     assert load_recipe("demo").with_changes(advantage=above_half, reinforcement={"steps": 3}).recipe == changed.recipe
 
@@ -338,4 +338,4 @@ async def generous(trajectory: whetstone.Trajectory, task: whetstone.Task) -> Sc
 def test_functions_can_be_options():
     """Use a function as the reward of a term."""
     recipe = load_recipe({**TINY, "reward": {"name": "composed", "terms": {"all": {"name": generous, "weight": 0.5}}}})
-    assert recipe.recipe.reward.options["terms"]["all"]["name"] == component_name(generous)
+    assert recipe.recipe.reward.options["terms"]["all"]["name"] == get_component_name(generous)

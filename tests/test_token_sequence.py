@@ -51,7 +51,7 @@ def twins(draw):
 
 def answered(tokens):
     """Return a segment of a prompt and one token to train."""
-    columns = Tokens.joined([Tokens.written(tokens, Author.ENVIRONMENT), Tokens.written([7], Author.EXPERT)])
+    columns = Tokens.concatenate([Tokens.from_ids(tokens, Author.ENVIRONMENT), Tokens.from_ids([7], Author.EXPERT)])
     return Segment("t", 0, columns, (*(False,) * len(tokens), True), (0,) * len(columns))
 
 
@@ -131,7 +131,7 @@ def test_rows_share_no_token_from_the_first_different_medium_on(pair, same_episo
 def test_prefix_trees_and_routes_split_at_the_first_different_medium(pair):
     one, other = pair
     place = first_difference(one, other)
-    segments = [Tokens.written(each, Author.ENVIRONMENT).sequence.keys for each in pair]
+    segments = [Tokens.from_ids(each, Author.ENVIRONMENT).sequence.keys for each in pair]
     for node in build_prefix_trees([torch.tensor(keys).numpy() for keys in segments], min_saved_tokens=1):
         assert node.leaf or node.end <= place
     sent = SentPrefixes()

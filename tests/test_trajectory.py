@@ -19,12 +19,12 @@ from whetstone.trajectory import (
 
 
 def read(*ids):
-    return Tokens.written(ids, Author.ENVIRONMENT)
+    return Tokens.from_ids(ids, Author.ENVIRONMENT)
 
 
 def drawn(*ids):
     n = len(ids)
-    return Tokens.sampled(ids, logprobs=[-0.5] * n, versions=[3] * n, entropies=[0.1] * n)
+    return Tokens.from_samples(ids, logprobs=[-0.5] * n, versions=[3] * n, entropies=[0.1] * n)
 
 
 def turn(context, action, **more):
@@ -64,7 +64,7 @@ def test_turn_with_a_training_context_is_trained_only_there():
 
 @pytest.mark.parametrize("author", Author)
 def test_tokens_of_policy_and_experts_are_trained_in_final_form(author):
-    tokens = Tokens.written((5,), author)
+    tokens = Tokens.from_ids((5,), author)
     segments = trajectory(turn(read(1), tokens, opens_segment=True)).segments()
     assert bool(segments) == (author in (Author.POLICY, Author.EXPERT, Author.CORRECTED))
 
@@ -85,8 +85,8 @@ def test_columns_of_unequal_length_are_refused():
 
 
 def test_joining_no_tokens_is_empty():
-    assert len(Tokens.joined([])) == 0
-    assert Tokens.joined([read(1), drawn(2)]).ids == (1, 2)
+    assert len(Tokens.concatenate([])) == 0
+    assert Tokens.concatenate([read(1), drawn(2)]).ids == (1, 2)
 
 
 def test_failed_or_removed_trajectories_are_in_no_statistic():

@@ -197,12 +197,12 @@ class Bench:
         changes = [*self._base_overrides(policy), "supervised=null", f"reinforcement.steps={self.size.online}"]
         assembly = assemble(load_recipe(self.recipe, changes))
         size = assembly.resolved.recipe.rollout.group_size
-        engine = assembly.engine()
+        engine = assembly.build_engine()
         trajectories: list[Trajectory] = []
         try:
             actor = assembly.policy_actor(engine, temperature=1.0)
             plans = [_plan(assembly, number) for number in numbers]
-            async for group in assembly.collector(actor).groups(plans, Independent(group_size=size - expert)):
+            async for group in assembly.build_collector(actor).groups(plans, Independent(group_size=size - expert)):
                 trajectories += group.trajectories
         finally:
             await engine.close()

@@ -181,7 +181,7 @@ def _additions(address: str, servers: Path) -> Sequence[Task]:
 
 
 def _over_mcp(connection: Any) -> Callable[[str, Path], Environment]:
-    program = [sys.executable, "-c", "from whetstone.cli.mcp import mcp; mcp()", "calculator"]
+    program = [sys.executable, "-c", "from whetstone.cli.mcp import mcp_command; mcp_command()", "calculator"]
     surroundings = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     return lambda address, servers: ToolEnvironment(
         tools=[functools.partial(Mcp, command=program, connection=connection, environment=surroundings)]

@@ -49,7 +49,7 @@ def play_examples(count: int) -> list[Example]:
         name = RECIPES[number % len(RECIPES)]
         components = played[name]
         plan = Plan(components.source.task(number // len(RECIPES)), seed=number)
-        episode = asyncio.run(components.collector(components.expert_actor()).sample(plan))
+        episode = asyncio.run(components.build_collector(components.expert_actor()).sample(plan))
         messages = [message.to_openai() for message in episode.messages]
         while messages and messages[-1]["role"] != "assistant":
             messages.pop()

@@ -18,7 +18,7 @@ from typing import Any
 
 from circumstances import circumstances
 from whetstone.assembly import assemble
-from whetstone.assembly.members import imitator_for, learner_for
+from whetstone.assembly.members import build_imitator, learner_for
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.recipe import load_recipe
 from whetstone.record.run_store import RunStore
@@ -34,7 +34,7 @@ async def learn(seed: int, every: int, episodes: int, folder: str) -> dict[str, 
     recipe = load_recipe("demo", [f"seed={seed}"]).recipe
     # all computation in one thread: two thread pools would halve the speed
     assembly = await run_in_compute_thread(assemble, load_recipe("demo", [f"seed={seed}"]))
-    engine = await run_in_compute_thread(assembly.engine)
+    engine = await run_in_compute_thread(assembly.build_engine)
     warm_up, reinforcement = recipe.supervised, recipe.reinforcement
     assert warm_up is not None
     assert reinforcement is not None
@@ -48,7 +48,7 @@ async def learn(seed: int, every: int, episodes: int, folder: str) -> dict[str, 
         return came_to.success
 
     seconds, tokens = 0.0, 0.0
-    learner = await run_in_compute_thread(imitator_for, assembly, warm_up)
+    learner = await run_in_compute_thread(build_imitator, assembly, warm_up)
     imitating = Supervised(assembly, learner, engine, warm_up)
     for _ in range(warm_up.steps):
         began = time.perf_counter()

@@ -145,7 +145,7 @@ async def train_run(
     assert settings is not None
     assembly = await run_in_compute_thread(assemble, resolved)
     learner = await run_in_compute_thread(learner_for, assembly, settings, None)
-    engine = await run_in_compute_thread(assembly.engine)
+    engine = await run_in_compute_thread(assembly.build_engine)
     store = RunStore(folder, groups_per_file=settings.tasks_per_step)
     training = Reinforcement(assembly, learner, engine, settings, store=store, base_version=0)
     workers, killing = Workers(4), None

@@ -52,7 +52,7 @@ _SAMPLE = re.compile(r'whetstone_http_requests_total\{method="(\w+)",route="([^"
 @asynccontextmanager
 async def open_serve(folder: Path) -> AsyncIterator[Any]:
     assembly = assemble(load_recipe("demo", RECIPE))
-    engine = assembly.engine()
+    engine = assembly.build_engine()
     speaker = CompletionService(engine, assembly.chat, context_length=assembly.policy.context_length)
     server = Server(speaker, Episodes(), name="tiny")
     yield build_serving_app(server, extra_routes=people_routes(server, PeopleQueue(folder / "people.jsonl")))

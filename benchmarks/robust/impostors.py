@@ -129,7 +129,7 @@ async def world(name: str) -> dict[str, Any]:
 async def recipe(name: str) -> dict[str, Any]:
     """Audit a recipe and return the result."""
     resolved = load_recipe(name, [f"tasks.path={_DATA / 'gsm8k'}"] if name == "gsm8k-tiny" else [])
-    source, make, reward = assembly.scoring_components(resolved)
+    source, make, reward = assembly.build_scoring_components(resolved)
     turns = min(40, resolved.recipe.environment.max_turns)
     audit = Audit(make, source, reward, tasks=12, max_turns=turns)
     checks = [check async for check in audit.checks()]

@@ -215,7 +215,7 @@ async def throughput(groups: int, policy: Path, report: Callable[[str], None]) -
         for count in WORKERS:
             cluster.pool.posts = posts[:count]
             actor = assembly.policy_actor(cluster.engine, temperature=1.0)
-            collector = cluster.distribute_collector(assembly.collector(actor, method=assembly.method))
+            collector = cluster.distribute_collector(assembly.build_collector(actor, method=assembly.method))
             plans = [
                 Plan(assembly.source.task(k), seed=k, number=k, name=f"{count}-{k}/") for k in range(groups * count)
             ]

@@ -149,7 +149,7 @@ class ImmediateActor:
     """Actor that returns the same action immediately."""
 
     def __init__(self, ids: tuple[int, ...]) -> None:
-        self.tokens = Tokens.written(ids, Author.EXPERT)
+        self.tokens = Tokens.from_ids(ids, Author.EXPERT)
 
     async def act(self, moment: ActorInput) -> Action:
         """See `Actor.act`."""

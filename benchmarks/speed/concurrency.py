@@ -81,7 +81,7 @@ async def measure_waiting(assembly: RunComponents, count: int) -> dict[str, floa
     """Return memory and event loop lag while `count` episodes wait for their tools."""
     gate, waiting = asyncio.Event(), asyncio.Semaphore(0)
     collector = replace(
-        assembly.collector(assembly.expert_actor()),
+        assembly.build_collector(assembly.expert_actor()),
         environment=lambda: Waiting(gate, waiting),
         reward=no_reward,
         max_in_flight=count,
@@ -122,7 +122,7 @@ async def measure_memory(assembly: RunComponents, count: int, looks: int) -> lis
     engine = LocalEngine(assembly.policy.model, context_length=assembly.policy.context_length, rows=256)
     actor = assembly.policy_actor(engine, temperature=1.0)
     actor = replace(actor, sampling=replace(actor.sampling, max_new_tokens=2))
-    collector = replace(assembly.collector(actor), reward=no_reward, max_in_flight=256)
+    collector = replace(assembly.build_collector(actor), reward=no_reward, max_in_flight=256)
 
     def tasks() -> Iterator[Task]:
         for i in range(count):

@@ -169,7 +169,7 @@ class WhetstoneSide:
         if self.assembly is None:
             self.assembly = await run_in_compute_thread(assemble, self.resolved)
             learner = await run_in_compute_thread(learner_for, self.assembly, settings, None)
-            engine = await run_in_compute_thread(self.assembly.engine)
+            engine = await run_in_compute_thread(self.assembly.build_engine)
             store = RunStore(self.folder, groups_per_file=self.prompts)
             self.work = Reinforcement(self.assembly, learner, engine, settings, store=store, base_version=0)
         for step in range(steps + warm):

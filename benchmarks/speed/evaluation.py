@@ -45,7 +45,7 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     tasks = list(assembly.source.held_out(arguments.tasks))
     count = len(tasks) * arguments.samples
     rates: dict[str, list[float]] = {"collector": [], "evaluation": [], "evaluation, kept": [], "on record": []}
-    engine = assembly.engine()
+    engine = assembly.build_engine()
     options: dict[str, Any] = {
         "episodes": arguments.tasks,
         "samples": arguments.samples,
@@ -87,7 +87,7 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _collect_groups(assembly: RunComponents, engine: Any, tasks: list[Any], samples: int) -> None:
-    collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0))
+    collector = assembly.build_collector(assembly.policy_actor(engine, temperature=1.0))
     async for _ in collector.groups(make_plans(tasks, seed=1), Independent(group_size=samples)):
         pass
 

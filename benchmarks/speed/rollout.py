@@ -104,7 +104,7 @@ async def collect_episodes(
         return SimulatedTools(seconds, barrier)
 
     speaker = Speaker(assembly.policy_actor(engine, temperature=1.0), barrier)
-    plain = assembly.collector(speaker)
+    plain = assembly.build_collector(speaker)
     collector: Collector = replace(plain, environment=environment, reward=no_reward, max_in_flight=IN_FLIGHT)
     tasks = [Task(str(i), "count") for i in range(EPISODES)]
     size = EPISODES if way == "collector" else IN_FLIGHT

@@ -168,7 +168,7 @@ class Endpoint:
     @classmethod
     def of(cls, assembly: RunComponents) -> Endpoint:
         """Create a server that is not started."""
-        return cls(assembly, assembly.engine(), Episodes(idle_seconds=5.0))
+        return cls(assembly, assembly.build_engine(), Episodes(idle_seconds=5.0))
 
     async def __aenter__(self) -> Endpoint:
         """Start the server."""

@@ -29,9 +29,11 @@ _REASONS = {
 
 
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
-    """Replace `path` by `text` atomically. Secrets that this process knows are masked.
+    """Replace the content of a file atomically; secrets in the text are masked.
 
     Args:
+        path: File to write.
+        text: New content. Secret values that this process has remembered are replaced.
         is_private: Whether only the owner can read the file (mode 0600).
 
     Raises:
@@ -50,11 +52,14 @@ def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill that becomes `path` when the block ends without an error.
+    """Create a folder atomically: the block fills a temporary folder that then becomes `path`.
+
+    Yields:
+        The temporary folder.
 
     Raises:
-        SaveError: If `path` exists already (a folder cannot be replaced in one step), or if something in it could not
-            be written; then nothing of it remains.
+        SaveError: If `path` exists already (a folder cannot be replaced in one step), or if the content cannot be
+            written. Nothing of the new folder remains.
     """
     if path.exists():
         raise SaveError(f"{path}: exists already; it is unchanged, nothing was saved")
@@ -73,7 +78,12 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def convert_save_errors(path: Path, aside: Path | None = None) -> Iterator[None]:
-    """Raise a failed write as a `SaveError` of one line, and delete the incomplete content of `aside`."""
+    """Convert a failed write into a one-line `SaveError`.
+
+    Args:
+        path: File or folder that the message names.
+        aside: Temporary file or folder to delete after a failure; None: nothing is deleted.
+    """
     try:
         yield
     except BaseException as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """Return the user's cache folder: `XDG_CACHE_HOME`, or the default of the platform."""
+    """Return Whetstone's cache folder: in `XDG_CACHE_HOME`, or the default of the platform."""
     home = Path.home()
     usual = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "whetstone"

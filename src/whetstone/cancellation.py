@@ -12,7 +12,10 @@ import asyncio.runners
 
 
 def is_cancellation_requested() -> bool:
-    """Return whether the running task was cancelled."""
+    """Return whether the running asyncio task was cancelled by its owner.
+
+    False if a `CancelledError` was raised by the code that the task runs.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -20,8 +23,8 @@ def is_cancellation_requested() -> bool:
 def is_second_interrupt(error: BaseException) -> bool:
     """Return whether an exception is the user's second Ctrl-C; the first one cancels.
 
-    asyncio raises it wherever the program is at that moment. A `KeyboardInterrupt` from anywhere else was raised by the
-    running code.
+    asyncio raises the second `KeyboardInterrupt` wherever the program is at that moment. A `KeyboardInterrupt` from
+    anywhere else was raised by the running code.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -20,21 +20,24 @@ from whetstone.errors import RecipeError
 
 Contract = TypeVar("Contract")
 _ALIKE = 0.85
-"""Similarity from which two names count as one misspelled name: `replayble` and `replayable` have 0.95."""
+"""Similarity, 0 to 1, above which two names count as one misspelled name: `replayble` and `replayable` have 0.95."""
 
 
 def implements_protocol(part: object, contract: Callable[..., Contract]) -> TypeGuard[Contract]:
-    """Return whether a component has all members of a protocol, also through its `__getattr__`.
+    """Return whether a component has all members of a protocol.
+
+    Members that the component forwards through `__getattr__` count.
 
     Args:
-        contract: The protocol.
+        part: Component: an object or a class.
+        contract: Protocol class.
     """
     return all(hasattr(part, name) for name in protocol_members(cast(type, contract)))
 
 
 @functools.cache
 def protocol_members(*contracts: type) -> frozenset[str]:
-    """Return the methods and attributes that protocols name: all public ones, and `__call__`."""
+    """Return the names of the public methods and attributes of protocols, and `__call__`."""
     named: set[str] = set()
     for contract in contracts:
         for kind in contract.__mro__:
@@ -44,18 +47,18 @@ def protocol_members(*contracts: type) -> frozenset[str]:
 
 
 def check_spelling(kind: str, name: str, named: Iterable[str], contracts: Iterable[type]) -> None:
-    """Check that no member of a component is a misspelled optional member, which would be ignored.
+    """Reject a component with a misspelled optional member, which would be ignored.
 
-    Members that resemble no optional one are allowed.
+    Members that resemble no optional member are allowed.
 
     Args:
         kind: Kind of the component, for the message.
         name: Name of the component, for the message.
-        named: Names of its members; private ones are ignored.
-        contracts: Optional protocols of this kind.
+        named: Names of the component's members; private names are ignored.
+        contracts: Optional protocols of this kind of component.
 
     Raises:
-        RecipeError: If a name is almost an optional name that the component does not have.
+        RecipeError: If a member has almost the name of an optional member that the component lacks.
     """
     having = {each for each in named if not each.startswith("_")}
     missing = protocol_members(*contracts) - having

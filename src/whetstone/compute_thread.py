@@ -1,4 +1,4 @@
-"""The one thread of the process that computes, so that the event loop stays free.
+"""The single compute thread of the process, which keeps the event loop free.
 
 Note:
     Every thread that multiplies matrices has its own pool of OpenMP threads. With two pools on the same cores
@@ -29,28 +29,36 @@ _runs_engine_steps = False
 
 
 async def run_in_compute_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `work` in the compute thread, in the caller's context, and return its result.
+    """Call a function in the compute thread, and return its result.
 
-    Exceptions propagate.
+    Calls run one after another, each in the context variables of its caller. Exceptions of the function propagate.
 
-    Calls run one after another.
+    Args:
+        work: Function to call.
+        args: Positional arguments of the function.
+        kwargs: Keyword arguments of the function.
     """
     return await _submit(_run_other, work, *args, **kwargs)
 
 
 async def run_engine_steps(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Same as `run_in_compute_thread`, for the steps of an engine: see `restore_before_other_work`."""
+    """Call a function that runs engine steps in the compute thread, and return its result.
+
+    Same as `run_in_compute_thread`, but settings from `restore_before_other_work` stay in effect.
+    """
     return await _submit(_run_steps, work, *args, **kwargs)
 
 
 def restore_before_other_work(restore: Callable[[], None]) -> bool:
-    """Keep a setting of the compute thread between the steps of engines.
+    """Keep a setting of the compute thread until it runs anything other than engine steps.
+
+    An engine calls this within `run_engine_steps` after it changed a setting, such as the number of threads.
 
     Args:
-        restore: Called once, in the compute thread, before it runs anything other than the steps of an engine.
+        restore: Function that restores the setting; called once, in the compute thread.
 
     Returns:
-        False if the caller is not within `run_engine_steps`; the caller must restore the setting itself.
+        False if the caller is not within `run_engine_steps`, so that the caller must restore the setting itself.
     """
     global _restore
     if not _runs_engine_steps or not threading.current_thread().name.startswith(_NAME):
@@ -84,5 +92,8 @@ def _run_steps(call: Callable[[], T]) -> T:
 
 
 def is_computing() -> bool:
-    """Return whether submitted work is unfinished; the interpreter waits for it at exit."""
+    """Return whether submitted work is unfinished.
+
+    The interpreter waits for unfinished work at exit.
+    """
     return bool(_unfinished)

@@ -1,10 +1,10 @@
-"""Exceptions of Whetstone.
+"""Exceptions of Whetstone, by who can correct the problem.
 
-A `WhetstoneError` is to be corrected by the user: it is shown as one line and the command exits with 2. A `ToolError`
-is to be corrected by the model, which reads the text and may retry. An `InfrastructureError` is caused by neither, and
-makes the episode invalid. Any other exception is a bug of Whetstone or of a plug-in, and inside an episode it ends that
-episode with a recorded reason. A bug of a tool is returned to the model as a result, since the model may have triggered
-it.
+- `WhetstoneError`: the user. The message is one line, and the command exits with code 2.
+- `ToolError`: the model, which reads the text and may retry.
+- `InfrastructureError`: neither; a server or sandbox failed, and the episode becomes invalid.
+- Any other exception is a bug of Whetstone or of a plug-in. Inside an episode it ends that episode with a recorded
+  reason. A bug of a tool is returned to the model as a result, since the model may have triggered it.
 
 Note:
     An invalid episode leaves every statistic, so a model that can invalidate one hides its failures. Whatever a model
@@ -25,9 +25,9 @@ _MOST_CHARACTERS = 2000
 
 
 class WhetstoneError(Exception):
-    """A problem that the user can correct; the message is one line: place, problem, nearest valid value.
+    """Base class of problems that the user can correct.
 
-    Quoted user input may have several lines; they are joined.
+    The message is one line: place, problem and remedy. Line breaks in quoted user input are removed.
     """
 
     def __init__(self, message: str) -> None:
@@ -38,15 +38,15 @@ class WhetstoneError(Exception):
 
 
 class RecipeError(WhetstoneError):
-    """A recipe does not parse, names something unknown, or sets a key that has no effect."""
+    """A recipe does not parse, has an unknown name, or sets a key without effect."""
 
 
 class TaskError(WhetstoneError):
-    """Tasks cannot be read: no such file, an empty file, or a line that does not parse."""
+    """Tasks cannot be read: the file does not exist or is empty, or a row does not parse."""
 
 
 class DataError(WhetstoneError):
-    """User data cannot be read or trained on; the message has file, line and reason."""
+    """Training data cannot be read or trained on; the message has file, line and reason."""
 
 
 class PolicyError(WhetstoneError):
@@ -54,15 +54,15 @@ class PolicyError(WhetstoneError):
 
 
 class PromptTooLong(WhetstoneError):
-    """The prompt of a task leaves no room for a response in the model's context."""
+    """The prompt of a task leaves no tokens for a response in the model's context."""
 
 
 class EngineError(WhetstoneError):
-    """An engine does not support a request, or its server differs from the recipe."""
+    """An engine does not support a request, or its server does not match the recipe."""
 
 
 class RunDirectoryError(WhetstoneError):
-    """A run directory contains another run, no run, or a run that does not match its recipe."""
+    """A run directory contains another run or no run, or does not match its recipe."""
 
 
 class NonFiniteError(WhetstoneError):
@@ -70,7 +70,7 @@ class NonFiniteError(WhetstoneError):
 
 
 class MismatchError(WhetstoneError):
-    """Log-probs of sampler and learner differ too much; the update is not made."""
+    """Log-probs of sampler and learner differ too much; the run stops before the update."""
 
 
 class PartialUpdateError(WhetstoneError):
@@ -78,19 +78,19 @@ class PartialUpdateError(WhetstoneError):
 
 
 class LearnerError(WhetstoneError):
-    """A process of distributed training ended or did not start; saved checkpoints are complete."""
+    """A process of distributed training died or did not start; saved checkpoints are complete."""
 
 
 class TooManyFailuresError(WhetstoneError):
-    """Servers, sandboxes, rewards or Whetstone itself failed too often; the last good state is saved."""
+    """Too many episodes failed by an infrastructure error; the last good state is saved."""
 
 
 class NoScoredEpisodesError(TooManyFailuresError):
-    """No episode could be scored, so nothing can be trained or reported; the message has the causes."""
+    """No episode has a score, so there is nothing to train on; the message has the causes."""
 
 
 class SamplingExhausted(WhetstoneError):
-    """Dynamic sampling is exhausted: too few groups pass the filter for an update."""
+    """Dynamic sampling found too few groups that pass its filter for one update."""
 
 
 class CreditError(WhetstoneError):
@@ -98,7 +98,7 @@ class CreditError(WhetstoneError):
 
 
 class SaveError(WhetstoneError):
-    """A file cannot be written (disk full, read-only); the previous content is unchanged."""
+    """A file cannot be written (full disk, read-only); the previous content is unchanged."""
 
 
 class OutputError(WhetstoneError):
@@ -106,7 +106,7 @@ class OutputError(WhetstoneError):
 
 
 class SandboxError(WhetstoneError):
-    """Untrusted code cannot run here as requested: no isolation, or one that this machine does not support."""
+    """Untrusted code cannot run isolated as requested, for example on this machine."""
 
 
 class DatabaseError(WhetstoneError):
@@ -114,19 +114,22 @@ class DatabaseError(WhetstoneError):
 
 
 class ToolError(Exception):
-    """Raised by a tool when the model asked for something impossible; the model reads the text."""
+    """Error of a tool that the model can correct.
+
+    A tool raises it if the model asked for something impossible. The model reads the text.
+    """
 
 
 class ToolStop(Exception):
-    """Raised by a tool to end the episode; the text is its last observation."""
+    """Exception that a tool raises to end the episode; its text is the last observation."""
 
 
 class EpisodeError(Exception):
-    """An environment was used out of order: a step before the first reset, after the end, or after `close`."""
+    """An environment was used out of order: a step before `reset`, or after the end."""
 
 
 class InfrastructureError(Exception):
-    """A server, sandbox, engine or backend failed, for any arguments of the model: the trajectory is invalid.
+    """Failure of a server, sandbox or backend that is independent of the model's output.
 
     A tool, environment or reward raises it. The episode is played again (`infrastructure_retries`). If it fails again,
     it leaves all statistics; the failure is never an observation or a reward of 0.
@@ -142,10 +145,10 @@ class InfrastructureError(Exception):
 
 
 def root_exception(error: BaseException) -> BaseException:
-    """Return the causing exception of an exception group; any other exception unchanged.
+    """Return the exception that caused an exception group; any other exception unchanged.
 
-    The cause is the first one that does not result from the cleanup after it, such as cancelled tasks and closed
-    streams.
+    It is the first exception that does not result from the cleanup after the failure, such as cancelled tasks and
+    closed streams.
     """
     leaves = [error]
     while groups := [leaf for leaf in leaves if isinstance(leaf, BaseExceptionGroup)]:
@@ -162,7 +165,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def exception_text(error: BaseException) -> str:
-    """Return the text of an exception, or a note if its `__str__`, which is untrusted code, raises."""
+    """Return the text of an exception.
+
+    If its `__str__`, which is untrusted code, raises, the result is a note about that.
+    """
     try:
         return _SURROGATE.sub(
             "\ufffd", mask_message(str(error))
@@ -172,7 +178,11 @@ def exception_text(error: BaseException) -> str:
 
 
 def summarize_exception(error: BaseException, *, max_characters: int = 1000) -> str:
-    """Return type and text of an exception, truncated.
+    """Format type and text of an exception on one line.
+
+    Args:
+        error: Exception; for a group, its root exception.
+        max_characters: Maximum length, after which the text is truncated.
 
     >>> summarize_exception(KeyError("x")), summarize_exception(ExceptionGroup("both", [ValueError("odd")]))
     ("KeyError: 'x'", 'ValueError: odd')
@@ -183,7 +193,10 @@ def summarize_exception(error: BaseException, *, max_characters: int = 1000) -> 
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return `; did you mean "…"?` for a near miss, else the choices, else an empty string.
+    """Format the end of an error message about an unknown name.
+
+    Returns:
+        `; did you mean "…"?` for a near miss, otherwise the list of choices; empty without choices.
 
     >>> did_you_mean("group_relatve", ["group_relative"])
     '; did you mean "group_relative"?'

@@ -19,11 +19,14 @@ FIRST_EPISODES = 32
 _DIFFERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 _LONGEST = 200
 _REWARDED = re.compile(r"with reward 0\.\d")
-"""A cause with a reward between 0 and 1."""
+"""Pattern of a cause that contains a reward between 0 and 1."""
 
 
-def cause_of(trajectory: Trajectory) -> str:
-    """Return the cause of a failed episode in one line; the end reason if no more is known."""
+def find_failure_cause(trajectory: Trajectory) -> str:
+    """Return the cause of a failed episode on one line.
+
+    It is the recorded error. Without one, it is the end reason, with the reward if there is one.
+    """
     error = (trajectory.error or "").strip()
     if error:
         line = error.splitlines()[0]
@@ -32,33 +35,47 @@ def cause_of(trajectory: Trajectory) -> str:
     return f"ended by {trajectory.ended}{reward}"
 
 
-def cause_key(cause: str) -> str:
-    """Return a cause without numbers and addresses, to group equal causes."""
+def normalize_cause(cause: str) -> str:
+    """Replace numbers and addresses in a cause by `#`, so that equal causes can be grouped."""
     return _DIFFERS.sub("#", cause)
 
 
 def count_causes(causes: Iterable[str], *, most: int = 5) -> dict[str, int]:
-    """Count causes, the most frequent first; the remaining ones are counted as `others`.
+    """Count causes, most frequent first.
 
     Causes that differ only in numbers and addresses are counted together, under the first of them.
+
+    Args:
+        causes: One cause per failure.
+        most: Number of causes to list; the remaining failures are counted as `others`.
     """
     first_causes: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for cause in causes:
-        counts[first_causes.setdefault(cause_key(cause), cause)] += 1
+        counts[first_causes.setdefault(normalize_cause(cause), cause)] += 1
     frequent = dict(counts.most_common(most))
     others = counts.total() - sum(frequent.values())
     return {**frequent, "others": others} if others else frequent
 
 
 def count_failure_causes(trajectories: Iterable[Trajectory], *, most: int = 5) -> dict[str, int]:
-    """Count the episodes without a score by cause; aborted ones are ignored."""
+    """Count the episodes without a score by cause; aborted episodes are ignored.
+
+    Args:
+        trajectories: Episodes, with or without a score.
+        most: Number of causes to list; the remaining failures are counted as `others`.
+    """
     failed = (t for t in trajectories if t.score is None and t.ended is not EndReason.ABORTED)
-    return count_causes(map(cause_of, failed), most=most)
+    return count_causes(map(find_failure_cause, failed), most=most)
 
 
 def format_causes(causes: Mapping[str, int], *, most: int = 2) -> str:
-    """Format causes: `RuntimeError: no power (12), ended by timeout (3), and 4 others`."""
+    """Format counted causes: `RuntimeError: no power (12), ended by timeout (3), and 4 others`.
+
+    Args:
+        causes: Number of failures by cause, most frequent first.
+        most: Number of causes to list.
+    """
     named = [(cause, count) for cause, count in causes.items() if cause != "others"]
     parts = [f"{cause} ({count})" for cause, count in named[:most]]
     others = sum(count for _, count in named[most:]) + causes.get("others", 0)
@@ -66,7 +83,9 @@ def format_causes(causes: Mapping[str, int], *, most: int = 2) -> str:
 
 
 class StartupFailureMonitor:
-    """Monitors the first episodes and raises an error if every one of them fails.
+    """Monitor that raises an error if each of the first episodes fails.
+
+    Stages and collectors create one at their start, so that a broken setup does not use up the budget of a run.
 
     Args:
         what: Plural noun for the monitored items.
@@ -78,11 +97,14 @@ class StartupFailureMonitor:
         self._failed: list[str] = []
         self._one_worked = False
 
-    def see(self, cause: str | None) -> None:
-        """Record one more result: the cause of its failure, or None.
+    def record_result(self, cause: str | None) -> None:
+        """Record the result of one more episode.
+
+        Args:
+            cause: Cause of its failure; None if it succeeded.
 
         Raises:
-            NothingScoredError: If it is the last of the first failures that are tolerated.
+            NoScoredEpisodesError: If `FIRST_EPISODES` failures are recorded and no success.
         """
         if self._one_worked or cause is None:
             self._one_worked, self._failed = True, []
@@ -92,10 +114,10 @@ class StartupFailureMonitor:
             self.conclude()
 
     def conclude(self) -> None:
-        """Record that no further results follow.
+        """Record that there are no further episodes.
 
         Raises:
-            NothingScoredError: If there were some, and all failed.
+            NoScoredEpisodesError: If there were episodes and all failed.
         """
         if self._failed:
             causes = format_causes(count_causes(self._failed))

@@ -7,13 +7,14 @@ import gc
 from collections.abc import Iterator
 
 _THRESHOLD = 10_000
-"""Number of new objects at which the youngest ones are searched; Python's default is 700."""
+"""Number of new objects that triggers a collection of the youngest objects; Python's default is 700."""
 
 
 def exclude_present_objects() -> None:
-    """Exclude the present objects from the cyclic garbage collector.
+    """Exclude all present objects from the cyclic garbage collector.
 
-    With a model and its libraries, a collection takes a fifth of a second, in which the event loop does nothing else.
+    With a model and its libraries loaded, a collection takes a fifth of a second, during which the event loop is
+    blocked.
     """
     gc.collect()
     gc.freeze()
@@ -21,7 +22,7 @@ def exclude_present_objects() -> None:
 
 @contextlib.contextmanager
 def collect_seldom() -> Iterator[None]:
-    """Exclude the present objects from collections and collect less often while the block runs."""
+    """Within the block, exclude present objects from collections, and collect less often."""
     thresholds = gc.get_threshold()
     exclude_present_objects()
     gc.set_threshold(_THRESHOLD, *thresholds[1:])

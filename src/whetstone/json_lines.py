@@ -1,11 +1,11 @@
-"""Read JSON Lines of any origin within bounds: size, depth, encoding, shape and kind of file.
+"""Reading of untrusted JSON Lines files, with limits on size, depth, encoding and shape.
 
-A damaged line is one error with file, line and reason, or is left out if the caller does not need it. The
-last line of a file that is appended to may be incomplete, because its writer was killed or is writing; it is ignored.
+A damaged line is one error with file, line and reason, or is left out if the caller does not need it. The last line of
+a file that is appended to may be incomplete, because its writer was killed or is writing; it is ignored.
 
 Note:
-    `json.dumps` writes half of a surrogate pair, and numbers of any size. `orjson` refuses both, so such a line is read
-    by `json` and made writable.
+    `json.dumps` writes lone surrogates, and numbers of any size. `orjson` rejects both, so such a line is parsed by
+    `json` and converted to writable values.
 """
 
 from __future__ import annotations
@@ -30,38 +30,40 @@ from whetstone.errors import RunDirectoryError, WhetstoneError
 
 MAX_LINE_BYTES = 256 * 2**20
 MAX_DEPTH = 200
-"""Levels of nesting; functions that recurse over a value need several frames per level."""
+"""Maximum nesting depth; functions that recurse over a value need several stack frames per level."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""Exceptions of code that takes a value of another shape."""
+"""Exceptions that parsers raise for a value of an unexpected shape."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair: an escape of JSON can express it, UTF-8 cannot."""
+"""Pattern of a lone surrogate, which a JSON escape can express and UTF-8 cannot."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file."""
+    """One line of a file, as `iterate_lines` yields it."""
 
     number: int
-    """From 1."""
+    """Line number in the file, from 1."""
     offset: int
+    """Position of the line's first byte in the file."""
     content: bytes
-    """With its line break; the last line of a file may have none."""
+    """Bytes of the line with its line break; the last line of a file may have none."""
     is_too_long: bool = False
-    """The content is a beginning only, and the rest of the file is not read."""
+    """Whether the line exceeds the size limit: `content` is its start, and the rest of the file is not read."""
 
 
 def iterate_lines(
     file: BinaryIO, *, number: int = 0, offset: int = 0, max_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[Line]:
-    """Yield the lines of a file from its current position, holding one at a time in memory.
+    """Yield the lines of a file from its current position, one at a time.
 
     Args:
-        number: Number of lines up to that position.
-        offset: Number of bytes up to that position.
-        max_bytes: A longer line is the last that is yielded.
+        file: File that is open for reading bytes.
+        number: Number of lines before that position.
+        offset: Number of bytes before that position.
+        max_bytes: Maximum size of a line; a longer line is the last one that is yielded.
     """
     while content := file.readline(max_bytes + 1):
         number += 1
@@ -81,17 +83,19 @@ def read_objects(
     problem: str = ": is damaged",
     may_be_incomplete: bool = True,
 ) -> Iterator[T]:
-    """Yield what `parse` makes of each line of a file; empty lines are skipped.
+    """Parse each line of a JSON Lines file, and yield the results; empty lines are skipped.
 
     Args:
-        parse: Raises one of `UNREADABLE` if the object has another shape.
-        on_damage: Told (line number, reason) of each damaged line, which is then left out; None: it is an error.
+        path: File to read.
+        parse: Function from a JSON object to the result; it raises an exception of `UNREADABLE` for another shape.
+        on_damage: Callback that receives (line number, reason) of each damaged line, which is then left out; None: a
+            damaged line is an error.
         error: Class of the error.
-        problem: Text of its message between line number and reason.
+        problem: Text of the error message between line number and reason.
         may_be_incomplete: Whether an unreadable last line without a line break is ignored.
 
     Raises:
-        WhetstoneError: A line is damaged, or the file cannot be read; the message names file, line and reason.
+        WhetstoneError: If a line is damaged, or the file cannot be read; the message names file, line and reason.
     """
     try:
         file = open_regular_file(path)
@@ -116,10 +120,10 @@ def read_objects(
 
 
 def parse_object(text: bytes | str) -> dict[str, Any]:
-    """Parse one JSON object.
+    """Parse one JSON object; untrusted input is allowed.
 
     Raises:
-        ValueError: See `parse_json`; or the value is no object.
+        ValueError: If the text is not valid JSON, see `parse_json`, or the value is not an object.
     """
     row = parse_json(text)
     if not isinstance(row, dict):
@@ -128,10 +132,11 @@ def parse_object(text: bytes | str) -> dict[str, Any]:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON of any origin.
+    """Parse a JSON value; untrusted input is allowed.
 
     Raises:
-        ValueError: It is no JSON, no UTF-8, nested more than `MAX_DEPTH` levels, or has a number that is not finite.
+        ValueError: If the text is not JSON or not UTF-8, is nested more than `MAX_DEPTH` levels, or has a non-finite
+            number.
     """
     try:
         value = orjson.loads(text)
@@ -149,8 +154,10 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def to_writable(value: Any) -> Any:
-    """Return a copy of JSON values that `orjson` writes: half of a surrogate pair becomes `�`, and a whole number of
-    more than 64 bits its hexadecimal digits."""
+    """Return a copy of JSON values that `orjson` can write.
+
+    A lone surrogate becomes `�`, and an integer of more than 64 bits becomes text with its hexadecimal digits.
+    """
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, Mapping):
@@ -164,9 +171,9 @@ _TOO_DEEP = f"nested more than {MAX_DEPTH} levels"
 
 
 def make_shape(**fields: Any) -> TypeAdapter[dict[str, Any]]:
-    """Return the shape of an object with these fields, `make_shape(group=int, reason=NotRequired[str])`.
+    """Build a validator of JSON objects with these fields; other keys are dropped.
 
-    Other keys are dropped.
+    make_shape(group=int, reason=NotRequired[str])
     """
     shape: Any = TypedDict("Row", fields)  # type: ignore[misc]
     adapter: Any = TypeAdapter(shape)
@@ -174,22 +181,28 @@ def make_shape(**fields: Any) -> TypeAdapter[dict[str, Any]]:
 
 
 def read_event(row: Mapping[str, Any], shapes: Mapping[str, TypeAdapter[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the fields of an object whose first key is its kind.
+    """Validate an object whose first key names its kind, and return its fields.
+
+    Args:
+        row: JSON object.
+        shapes: Validator of each kind.
 
     Raises:
-        ValueError: The key is not among the shapes, or the object has another shape.
+        ValueError: If the kind is unknown, or the object has another shape.
     """
     kind = next(iter(row), "")
     if kind not in shapes:
-        raise ValueError(f'"{kind[:40]}" is no kind of line; there are: {", ".join(shapes)}')
+        raise ValueError(f'unknown kind of line "{kind[:40]}"; known kinds: {", ".join(shapes)}')
     return validate_shape(shapes[kind], row)
 
 
 def cut_incomplete_line(path: Path) -> None:
-    """Remove an incomplete last line, which a killed writer left, before more is appended.
+    """Remove an incomplete last line from a file before more lines are appended.
+
+    A killed writer leaves such a line.
 
     Raises:
-        SaveError: The file could not be written.
+        SaveError: If the file cannot be written.
     """
     content = path.read_bytes()
     complete = content.rfind(b"\n") + 1
@@ -199,10 +212,10 @@ def cut_incomplete_line(path: Path) -> None:
 
 
 def validate_shape(shape: TypeAdapter[T], value: Any) -> T:
-    """Return a value in the types of a shape.
+    """Validate a JSON value, and return it in the types of the shape.
 
     Raises:
-        ValueError: It has another shape; the message is one line with the path inside the value.
+        ValueError: If the value has another shape; the message is one line with the path inside the value.
     """
     try:
         return shape.validate_python(value)
@@ -213,16 +226,16 @@ def validate_shape(shape: TypeAdapter[T], value: Any) -> T:
 
 
 def describe_damage(error: BaseException) -> str:
-    """Return the reason why a line is damaged, in at most 160 characters."""
+    """Return the reason why a line cannot be parsed, in at most 160 characters."""
     reason = str(error) if isinstance(error, ValueError) else f"another shape ({type(error).__name__}: {error})"
     return " ".join(reason.split())[:160]
 
 
 def open_regular_file(path: Path) -> BinaryIO:
-    """Open a file to read, if it is a regular file: a FIFO, socket or device may block without end.
+    """Open a regular file for reading bytes; a FIFO, socket or device could block forever.
 
     Raises:
-        OSError: It cannot be opened, or is something else.
+        OSError: If the file cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -246,7 +259,7 @@ def _is_too_deep(value: Any) -> bool:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _parse_finite(text: str) -> float:

@@ -1,15 +1,15 @@
-"""Lazy imports of the names that a package exports: a module is imported when one of its names is first requested.
+"""Lazy exports of a package: a module is imported when one of its names is first used.
 
     if TYPE_CHECKING:
         from whetstone.tools.toolset import Toolset as Toolset
 
     __getattr__, __dir__ = export_lazily(__name__)
 
-The imports that a type checker reads are those that are made (PEP 562), and `__all__` has their names.
+The imports under `if TYPE_CHECKING` are the ones that are made (PEP 562), and `__all__` has their names.
 
 Note:
-    A name that is also a module of the package would be the module after its import, and the object before. A test
-    refuses such names.
+    If an exported name were also a module of the package, it would be the module after the import of that module, and
+    the exported object before. A test rejects such names.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from whetstone.renamed_modules import renamed_export
 
 
 def export_lazily(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Export the names that a package imports under `if TYPE_CHECKING`: sets its `__all__`.
+    """Export the names that a package imports under `if TYPE_CHECKING`, and set its `__all__`.
 
-    Returns:
-        `__getattr__` and `__dir__` of the package.
+    A name of an earlier release warns, and returns the renamed object.
 
     Args:
         room: The package's `__name__`.
+
+    Returns:
+        `__getattr__` and `__dir__` of the package.
     """
     package = sys.modules[room]
     places = _places(Path(str(package.__file__)))
@@ -59,7 +61,7 @@ def export_lazily(room: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 
 @contextlib.contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """Pause the garbage collector: searching the objects that an import creates takes a fifth of its time."""
+    """Pause the garbage collector, which would take a fifth of the time of an import."""
     if not gc.isenabled():
         yield
         return
@@ -71,7 +73,7 @@ def _garbage_collection_paused() -> Iterator[None]:
 
 
 def _places(path: Path) -> dict[str, str]:
-    """Return the module that each exported name is imported from."""
+    """Return the module of each name that the package's `__init__.py` exports."""
     checked = (node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.If))
     imports = (each for node in checked for each in node.body if isinstance(each, ast.ImportFrom))
     return {alias.name: str(each.module) for each in imports for alias in each.names}

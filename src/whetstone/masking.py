@@ -1,7 +1,7 @@
-"""Detection and masking of secrets in settings: keys and texts that hold them, and the secret values of this process.
+"""Detection of secrets in settings, and masking of secret values in all output.
 
-Values that `remember_secret` stores are replaced by `mask_secrets` in error messages, progress lines, results of tools
-and files of a run.
+Values that `remember_secret` stores are replaced by `mask_secrets` in error messages, progress lines, tool results and
+files of a run.
 
 Note:
     Only values that no ordinary text contains are stored: the password `postgres` would be replaced in every sentence
@@ -22,30 +22,30 @@ from urllib.parse import quote
 PROVIDER_KEYS: Mapping[str, Sequence[str]] = tomllib.loads(
     (files("whetstone") / "provider_keys.toml").read_text("utf-8")
 )
-"""Kind → its expression, and texts of which a value contains one."""
+"""Kind of API key → its regular expression, and substrings of which a value contains one."""
 MASK = "MASKED_"
-"""Prefix of the variable that replaces a secret that was written into a recipe."""
+"""Prefix of the variable name that replaces a literal secret in a stored recipe."""
 _WORDS = (
     r"api_?keys?|access_?keys?|private_?key|secret(?:_?key)?s?|(?:access_|auth_|bearer_|api_|refresh_|session_)?token|"
     r"password|passwd|passphrase|pwd|credentials?|authorization|cookies?|dsn|connection_string|pat"
 )
 _SECRET_NAME = re.compile(rf"(?:^|_)(?:{_WORDS})$")
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASS|CREDENTIALS?)$")
-"""Names of environment variables that hold a secret, whatever the key is called."""
+"""Pattern of environment variable names that hold a secret."""
 _MODEL_TOKEN = re.compile(r"(?:^|_)(?:eos|bos|pad|unk|sep|cls|mask|stop|end|start|turn|image)_token$")
-"""Keys that name a token of a tokenizer."""
+"""Keys that name a token of a tokenizer, which is no secret."""
 _OPEN = frozenset({"headers", "environment", "variables", "env", "cookies"})
-"""Keys whose entries are headers or environment variables of a program."""
+"""Keys whose entries are HTTP headers or environment variables of a program."""
 _BY_NAME = frozenset({
     "call_prices", "effects", "functions", "instructions", "max_calls_per_second", "models", "prefer", "prices",
     "rules", "seats", "terms",
 })  # fmt: skip
-"""Keys whose entries are named after a tool, a term, a model or a seat: a tool `reset_password` is no password."""
+"""Keys whose entries have names of tools, terms, models or seats: a tool `reset_password` is not a password."""
 _PLAIN_NAMES = frozenset({
     "accept", "content_type", "user_agent", "path", "home", "lang", "language", "tz", "pwd", "shell", "term", "tmpdir",
     "python_path", "pythonpath", "virtual_env", "host", "port", "model", "log_level",
 })  # fmt: skip
-"""Headers and variables that hold no secret, in snake case."""
+"""Names of headers and variables that hold no secret, in snake case."""
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 _SCHEME = re.compile(r"\s*(?:bearer|basic|token|apikey|digest)\s+(?=\S)", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(?<=://)(?P<user>[^\s/:@?#]*):(?P<secret>[^\s/@?#]+)(?=@)")
@@ -61,7 +61,7 @@ _IN_TEXTS = (
         for expression, *_ in PROVIDER_KEYS.values()
     ),
 )
-"""Expressions of secrets within a text; the group `secret` is masked."""
+"""Patterns of secrets within a text; the group `secret` is masked."""
 _REFERENCE = "${"
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 _MIN_LENGTH = 6
@@ -70,11 +70,13 @@ _longest_first: tuple[tuple[str, str], ...] = ()
 
 
 def secret_spans(path: Sequence[str], value: str) -> list[tuple[int, int]]:
-    """Return the places of secrets in a text of a recipe; a reference `${NAME}` is none.
+    """Return (start, end) of each secret in a text of a recipe.
+
+    References such as `${NAME}` are not secrets.
 
     Args:
         path: Keys from the top of the recipe, such as `("environment", "tools", "0", "headers", "Authorization")`.
-        value: The text at this key.
+        value: Text at this key.
     """
     if is_secret_key(path) or (_is_open(path) and not _is_plain(_without_numbers(path)[-1], value)):
         start = scheme.end() if (scheme := _SCHEME.match(value)) else 0
@@ -89,7 +91,11 @@ def secret_spans(path: Sequence[str], value: str) -> list[tuple[int, int]]:
 
 
 def is_secret_key(path: Sequence[str]) -> bool:
-    """Return whether the name of a key, header, variable or command-line option is that of a secret."""
+    """Return whether a key, header, variable or command-line option has the name of a secret.
+
+    Args:
+        path: Keys from the top of the recipe.
+    """
     path = _without_numbers(path)
     if not path or (len(path) > 1 and path[-2] in _BY_NAME):
         return False
@@ -98,7 +104,12 @@ def is_secret_key(path: Sequence[str]) -> bool:
 
 
 def is_credential(path: Sequence[str], variable: str = "") -> bool:
-    """Return whether a key, or the environment variable that it names, is that of a credential."""
+    """Return whether a key, or the environment variable that it names, is a credential.
+
+    Args:
+        path: Keys from the top of the recipe.
+        variable: Name of the environment variable; empty: none.
+    """
     is_named = is_secret_key((variable,)) or _SECRET_VARIABLE.search(variable) is not None
     return is_secret_key(path) or is_named or _is_open(path)
 
@@ -112,14 +123,14 @@ def _is_open(path: Sequence[str]) -> bool:
 
 
 def _without_numbers(path: Sequence[str]) -> Sequence[str]:
-    """Return a path without the places in lists at its end."""
+    """Return a path without list indices at its end."""
     while len(path) > 1 and path[-1].isdigit():
         path = path[:-1]
     return path
 
 
 def _is_plain(name: str, value: str) -> bool:
-    """Return whether an entry of headers or variables holds no secret: a word, a number, a path, an address."""
+    """Return whether an entry of headers or variables is no secret: a word, number, path or address."""
     text = value.strip()
     if (
         _snake(name) in _PLAIN_NAMES
@@ -132,7 +143,7 @@ def _is_plain(name: str, value: str) -> bool:
 
 
 def _is_distinctive(value: str) -> bool:
-    """Return whether an ordinary text is unlikely to contain a value."""
+    """Return whether a value is unlikely to occur in ordinary text."""
     if len(value) < _MIN_LENGTH or any(map(str.isspace, value)):
         return False
     has_digits, has_letters = any(map(str.isdigit, value)), any(map(str.isalpha, value))
@@ -162,12 +173,12 @@ def remember_secret(value: str, replacement: str) -> None:
 
 
 def known_secrets() -> dict[str, str]:
-    """Return the stored values with their replacements."""
+    """Return the secret values of this process: value → replacement."""
     return dict(_values)
 
 
 def mask_secrets(text: str) -> str:
-    """Return a text without the secret values that this process stores."""
+    """Replace the secret values of this process in a text."""
     for value, replacement in _longest_first:
         if value in text:
             text = text.replace(value, replacement)
@@ -175,15 +186,20 @@ def mask_secrets(text: str) -> str:
 
 
 def mask_message(text: str) -> str:
-    """Return a message without the secret values that this process stores and without passwords of URLs."""
+    """Replace the secret values of this process, and passwords in URLs, in a message."""
     return _URL_PASSWORD.sub(r"\g<user>:***", mask_secrets(text)) if "://" in text else mask_secrets(text)
 
 
 def map_texts(value: Any, change: Callable[[tuple[str, ...], str], Any], path: tuple[str, ...] = ()) -> Any:
-    """Return nested mappings and lists with `change(path, text)` in place of each text.
+    """Return a copy of nested values with each text replaced by `change(path, text)`.
 
-    Dotted keys count as several. The path of an entry of a list after a command-line option, such as `--token`, ends
-    with the option.
+    A dotted key counts as several keys. The path of a list entry after a command-line option, such as `--token`, ends
+    with that option.
+
+    Args:
+        value: Nested mappings, lists and values.
+        change: Function of (path, text) that returns the new value.
+        path: Path of `value`.
     """
     if isinstance(value, str):
         return change(path, value)

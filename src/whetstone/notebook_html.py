@@ -1,4 +1,4 @@
-"""HTML for trajectories, groups and runs in a notebook, in the colors of the page around it.
+"""HTML of trajectories, groups and runs for notebooks.
 
 Note:
     Texts of models and tools are escaped. The theme of a notebook can differ from that of the browser, so all colors
@@ -21,19 +21,19 @@ _LONGEST = 4000
 
 
 def render_box(title: str, facts: Mapping[str, str], body: str) -> str:
-    """Return a titled frame as HTML.
+    """Render a titled frame as HTML.
 
     Args:
-        title: Text.
-        facts: Values below the title, by name; text.
-        body: HTML.
+        title: Title, as plain text.
+        facts: Name → value of facts below the title, as plain text.
+        body: Content, as HTML.
     """
     facts_html = " · ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in facts.items())
     return f'<div style="{_BOX}"><b>{escape(title)}</b><div style="opacity:.8">{facts_html}</div>{body}</div>'
 
 
 def render_conversation(messages: Iterable[Message]) -> str:
-    """Return messages, with their tool calls, one below the other, as HTML."""
+    """Render messages with their tool calls as HTML, one below the other."""
     parts = []
     for message in messages:
         text = message.text if len(message.text) <= _LONGEST else f"{message.text[:_LONGEST]} …"
@@ -50,7 +50,7 @@ def render_conversation(messages: Iterable[Message]) -> str:
 
 
 def render_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as HTML; names and cells are text."""
+    """Render a table as HTML; column names and cells are plain text."""
     head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in names)
     lines = "".join(
         "<tr>" + "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows
@@ -59,10 +59,10 @@ def render_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def render_collapsible(title: str, body: str) -> str:
-    """Return collapsible HTML with a title line.
+    """Render a collapsible section as HTML.
 
     Args:
-        title: Text.
-        body: HTML.
+        title: Title, as plain text.
+        body: Content, as HTML.
     """
     return f"<details><summary>{escape(title)}</summary>{body}</details>"

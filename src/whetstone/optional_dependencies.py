@@ -1,4 +1,4 @@
-"""Version of the installed distribution, and install commands for optional dependencies.
+"""Version of the installed distribution, and install commands of optional dependencies.
 
 Note:
     The distribution is called `whetstone-rl`. The name `whetstone` on the package index belongs to another project, so
@@ -13,7 +13,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 
 DISTRIBUTION = "whetstone-rl"
-"""Name on the package index; import and command are `whetstone`."""
+"""Name on the package index; the import name and the command are `whetstone`."""
 
 
 @functools.cache

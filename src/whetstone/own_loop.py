@@ -1,4 +1,4 @@
-"""Runs a coroutine synchronously: in this thread, or in a second thread if an event loop is running (notebooks).
+"""Synchronous execution of a coroutine, also while an event loop is running (notebooks).
 
 Note:
     Only the main thread receives signals. If it waits for a second thread, it must forward Ctrl-C, or a run could be
@@ -20,15 +20,21 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _SECONDS_BETWEEN_LOOKS = 0.2
-"""Polling interval: a signal that another thread received is handled here when this thread wakes up."""
+"""Polling interval in seconds. The main thread handles a signal only when it wakes up."""
 
 
 def run_sync(work: Callable[[], Coroutine[Any, Any, T]], *, ask_to_stop: Callable[[], None] | None = None) -> T:
-    """Run a coroutine to its end and return its result; also inside a running event loop.
+    """Run a coroutine to its end in this thread, and return its result.
+
+    If an event loop is already running here (a notebook), the coroutine runs in a second thread.
 
     Args:
-        ask_to_stop: Called once in the loop on Ctrl-C if another thread runs the loop; a second Ctrl-C cancels the
-            work. None: the first one cancels.
+        work: Function that creates the coroutine.
+        ask_to_stop: Callback for the first Ctrl-C if a second thread runs the coroutine; a second Ctrl-C cancels it.
+            None: the first Ctrl-C cancels it.
+
+    Raises:
+        KeyboardInterrupt: If the coroutine was cancelled by Ctrl-C.
     """
     try:
         asyncio.get_running_loop()
@@ -59,7 +65,7 @@ def run_sync(work: Callable[[], Coroutine[Any, Any, T]], *, ask_to_stop: Callabl
 
 @contextlib.contextmanager
 def _interrupted_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call the handler on Ctrl-C inside the block, if this thread receives signals."""
+    """Within the block, call the handler on Ctrl-C if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -36,22 +36,23 @@ from whetstone.renames import COMPONENT_MEMBERS, COMPONENT_OPTION_VALUES, COMPON
 from whetstone.user_code import describe_exception
 
 OptionalProtocols = Sequence[type] | Callable[[object], Sequence[type]]
-"""Protocols of optional methods and attributes of a kind of component, or a function that returns those of one."""
+"""Protocols of optional members for a kind of component, or a function from a component to such protocols."""
 
 
 def find_part(kind: str, name: str, built_in: Mapping[str, Any], *, optional: OptionalProtocols = ()) -> Any:
-    """Look up a built-in component, or import the function or class that `package.module:name` names.
+    """Look up a built-in component, or import the function or class `package.module:name`.
 
-    Modules are imported from the working directory and the folder of the recipe, too.
+    Modules are also imported from the working directory and the folder of the recipe.
 
     Args:
         kind: Kind of the component, for messages and for the table of renamed components.
+        name: Name of a built-in component, or `package.module:name`.
         built_in: Built-in components of this kind by name.
         optional: Optional protocols of this kind.
 
     Raises:
-        RecipeError: If no component has this name (the message has the nearest name), or if the name of a member of a
-            class is almost the name of an optional one.
+        RecipeError: If no component has this name (the message has the nearest name), or if a member of the class has
+            almost the name of an optional member.
     """
     if "(" in name:
         raise RecipeError(
@@ -72,7 +73,7 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any], *, optional: Op
             raise RecipeError(f'{kind} "{name}" {NO_NAME}')
         return _unnamed_components[name]
     try:
-        module = module_named(module_name)
+        module = import_named_module(module_name)
     except ImportError as error:
         raise RecipeError(f'{kind} "{name}": {error}') from error
     if not hasattr(module, attribute):
@@ -85,28 +86,31 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any], *, optional: Op
 
 
 def _nearest_component(name: str, built_in: Mapping[str, Any]) -> str:
-    """Return the nearest name; for the name of its function or class, that of the component."""
+    """Format a hint with the nearest component name.
+
+    For the name of a component's function or class, it is the name of the component.
+    """
     known = next((key for key, part in built_in.items() if getattr(part, "__name__", None) == name), None)
     return f'; did you mean "{known}"?' if known is not None else did_you_mean(name, built_in)
 
 
 def _check_members(kind: str, name: str, part: object, optional: OptionalProtocols) -> None:
-    """Refuse a member whose name is almost the name of an optional one."""
+    """Reject a component with a member that has almost the name of an optional member."""
     check_spelling(kind, name, dir(part), optional(part) if callable(optional) else optional)
 
 
 _GIVEN = "given-"
 _HERE = f"{_GIVEN}{uuid4().hex[:8]}"
-"""Replaces the module in names of functions that are in no module. It differs between processes, so no process uses a
-name of another one."""
+"""Module part in names of functions that are in no module. It differs between processes, so that such a name is valid
+in one process only."""
 _unnamed_components: dict[str, Any] = {}
 NO_NAME = "is a function of an earlier process that is in no module; define it at the top of a module"
 
 
-def component_name(part: Callable[..., Any]) -> str:
+def get_component_name(part: Callable[..., Any]) -> str:
     """Return `package.module:name` of a function or class at the top level of a module.
 
-    A lambda, a local function or one of a notebook gets a name that `find_part` resolves in this process only.
+    A lambda, a local function or a function of a notebook gets a name that `find_part` resolves in this process only.
     """
     module, name = _module_of(part), getattr(part, "__qualname__", type(part).__qualname__)
     if module is not None and getattr(sys.modules[module], name, None) is part:
@@ -122,7 +126,7 @@ def component_name(part: Callable[..., Any]) -> str:
 
 
 def _module_of(part: Callable[..., Any]) -> str | None:
-    """Return an importable name of the module of a component; None if there is none."""
+    """Return an importable name of a component's module; None if there is none."""
     module: str | None = getattr(part, "__module__", None)
     if module != "__main__":
         return module if module in sys.modules else None
@@ -140,18 +144,26 @@ def _module_of(part: Callable[..., Any]) -> str | None:
 
 
 def to_serializable(value: Any) -> Any:
-    """Convert recipe values to those of a file: names for functions and classes, text for paths, lists for tuples."""
+    """Convert recipe values to values of a file.
+
+    Functions and classes become their names, paths become text, and tuples become lists.
+    """
     if isinstance(value, Mapping):
         return {key: to_serializable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [to_serializable(each) for each in value]
     if isinstance(value, Path):
         return str(value)
-    return component_name(value) if callable(value) else value
+    return get_component_name(value) if callable(value) else value
 
 
 def find_unresolvable_functions(value: Any, key: str = "") -> Iterator[str]:
-    """Yield the dotted keys of functions that existed only in an earlier process."""
+    """Yield the dotted keys of functions that existed only in an earlier process.
+
+    Args:
+        value: Recipe keys of a stored recipe.
+        key: Dotted key of `value`.
+    """
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from find_unresolvable_functions(each, f"{key}.{name}".lstrip("."))
@@ -166,9 +178,10 @@ _searched: list[str] = []
 
 
 def add_search_path(folder: Path) -> None:
-    """Add a folder to the search path of modules, before all others, from the next import of a name on.
+    """Add a folder to the module search path, before all other folders.
 
-    Reading a recipe or a run imports no module, so files in their folders do not shadow a library.
+    The folder is used from the next import of a component on. Reading a recipe or a run imports no module, so files in
+    their folders do not shadow a library.
     """
     if str(folder) not in _searched:
         _searched.append(str(folder))
@@ -179,10 +192,12 @@ _refused: ContextVar[str] = ContextVar("refused", default="")
 
 @contextmanager
 def refuse_modules(remedy: str) -> Iterator[None]:
-    """Refuse to import modules of custom components within the block; built-in ones are available.
+    """Refuse to import modules of custom components within the block.
+
+    Built-in components stay available. The viewer uses this for runs of unknown origin.
 
     Args:
-        remedy: How to allow them, for the error.
+        remedy: How to allow the imports, for the error.
     """
     token = _refused.set(remedy)
     try:
@@ -191,7 +206,7 @@ def refuse_modules(remedy: str) -> Iterator[None]:
         _refused.reset(token)
 
 
-def module_named(name: str) -> ModuleType:
+def import_named_module(name: str) -> ModuleType:
     """Import a module from the search path, the working directory or the installed packages.
 
     Raises:
@@ -215,7 +230,13 @@ def module_named(name: str) -> ModuleType:
 
 
 def _check_one(name: str) -> None:
-    """Check that a name means one module: Python loads the first one, and returns it for every later import."""
+    """Check that a module name is unambiguous.
+
+    Python loads the first match, and returns it for every later import of the name.
+
+    Raises:
+        ImportError: If another module of this name exists in a search path or is loaded.
+    """
     below = Path(*name.split("."))
     places = (Path(folder) / file for folder in _searched for file in (below.with_suffix(".py"), below / "__init__.py"))
     files = {place.resolve() for place in places if place.is_file()}
@@ -228,17 +249,17 @@ def _check_one(name: str) -> None:
 
 
 def get_search_paths() -> list[str]:
-    """Return the folders that were added to the search path of modules."""
+    """Return the folders that `add_search_path` added."""
     return list(_searched)
 
 
 def unwrap_partial(part: Any) -> Any:
-    """Return a function or class without the options that a recipe bound to it."""
+    """Return the function or class inside a `functools.partial`."""
     return part.func if isinstance(part, functools.partial) else part
 
 
 def get_component_options(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the keyword-only arguments of a function or class: the options that a recipe may set."""
+    """Return the options of a component: its keyword-only parameters, by name."""
     parameters = inspect.signature(part).parameters
     return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
@@ -250,11 +271,16 @@ def validate_options(
     *,
     keys_beside: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Validate options against the types of a component's signature.
+    """Validate options against the types in a component's signature.
 
     Args:
+        part: Function or class.
+        options: Options by name.
         fixed: Arguments that are always passed; returned unchanged.
-        keys_beside: Keys of the recipe that are at the same level as the options, for suggestions.
+        keys_beside: Keys of the recipe at the same level as the options, for suggestions.
+
+    Returns:
+        Options and fixed arguments, in the types of the signature.
 
     Raises:
         RecipeError: If an option is unknown, missing or of the wrong type; `key` is its name.
@@ -273,7 +299,7 @@ def validate_options(
 
 
 def _typed_options(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options, which are parameters of a component, with the types of its signature.
+    """Convert options to the types of the parameters in a component's signature.
 
     Raises:
         OptionError: If an option has another type.
@@ -297,7 +323,7 @@ def _typed_options(part: Callable[..., Any], options: Mapping[str, Any]) -> dict
 
 
 def _renamed_value(option: str, value: Any) -> str | None:
-    """Return the new value of an option that has a value of an earlier release, or None if it was never renamed."""
+    """Return the new name of an option value of an earlier release, or None."""
     tables = (options.get(option, {}) for options in COMPONENT_OPTION_VALUES.values())
     return next((table[value] for table in tables if isinstance(value, str) and value in table), None)
 
@@ -355,11 +381,15 @@ def instantiate_component(
     """Create an object of a component class with the options of a recipe.
 
     Args:
+        kind: Kind of the component, for messages.
+        name: Name of the component, for messages.
+        part: Component class.
+        arguments: Arguments of the class by name.
         optional: Optional protocols of this kind.
 
     Raises:
-        RecipeError: If the class cannot be called with these arguments (in one line), or if the name of a member of
-            the object is almost the name of an optional one.
+        RecipeError: If the class cannot be called with these arguments (in one line), or if a member of the object has
+            almost the name of an optional member.
     """
     check_constructible(kind, name, part)
     try:
@@ -374,13 +404,16 @@ def instantiate_component(
 
 
 def check_interface(component: Any, protocol: type, kind: str, name: str) -> None:
-    """Check that a custom component has the methods and attributes of its interface.
+    """Check that a custom component has the methods and attributes of its protocol.
 
     Args:
-        protocol: Interface of this kind of component.
+        component: Object to check.
+        protocol: Protocol of this kind of component.
+        kind: Kind of the component, for the message.
+        name: Name of the component, for the message.
 
     Raises:
-        RecipeError: If one is missing.
+        RecipeError: If a method or attribute is missing.
     """
     for old, new in COMPONENT_MEMBERS.get(kind, {}).items():
         if hasattr(component, old):
@@ -397,7 +430,7 @@ def check_constructible(kind: str, name: str, part: Callable[..., Any]) -> None:
     """Check that a class has no required positional argument, which a recipe cannot set.
 
     Raises:
-        RecipeError: If it has one.
+        RecipeError: If the class has such an argument; the message shows the corrected signature.
     """
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     for parameter in inspect.signature(part).parameters.values():
@@ -408,13 +441,19 @@ def check_constructible(kind: str, name: str, part: Callable[..., Any]) -> None:
             )
 
 
-def named_part(kind: str, named: Any, built_in: Mapping[str, Any], *, optional: OptionalProtocols = ()) -> Any:
-    """Look up a function or a class by a name, or by a mapping with `name` and the options to bind.
+def bind_component(kind: str, named: Any, built_in: Mapping[str, Any], *, optional: OptionalProtocols = ()) -> Any:
+    """Look up a function or class, and bind the options that come with its name.
 
     The options of a function are its parameters; a model does not see those that are bound.
 
     Args:
+        kind: Kind of the component, for messages.
+        named: Name, or a mapping with `name` and options.
+        built_in: Built-in components of this kind by name.
         optional: Optional protocols of this kind.
+
+    Returns:
+        The function or class, as a `functools.partial` if options are bound.
 
     Raises:
         OptionError: If the component has no such option, or the option has another type.
@@ -433,7 +472,7 @@ def named_part(kind: str, named: Any, built_in: Mapping[str, Any], *, optional: 
 
 
 def _function_options(name: str, part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a function with the types of its parameters; other parameters stay free."""
+    """Convert options to the types of a function's parameters; others stay unbound."""
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     known = [each.name for each in inspect.signature(part).parameters.values() if each.kind in by_keyword]
     for key in options:
@@ -443,7 +482,12 @@ def _function_options(name: str, part: Callable[..., Any], options: Mapping[str,
 
 
 class OptionError(RecipeError):
-    """An invalid option of a component; the caller adds file and line."""
+    """Error about an invalid option of a component; the caller adds file and line.
+
+    Args:
+        key: Name of the option.
+        message: Problem and remedy.
+    """
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"{key}: {message}")

@@ -21,5 +21,8 @@ class Provenance(StrEnum):
 
     @property
     def is_fresh(self) -> bool:
-        """Return whether the policy plays the trajectory in this run, so that it counts towards costs and budgets."""
+        """Whether the policy played the trajectory in this run.
+
+        Only such trajectories count towards costs and budgets.
+        """
         return self in (Provenance.SAMPLED, Provenance.IMAGINED)

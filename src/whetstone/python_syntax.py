@@ -15,19 +15,27 @@ _lock = threading.Lock()
 
 
 def parse_syntax(text: str, *, mode: Literal["exec", "eval"] = "exec") -> ast.mod:
-    """Parse a text as `ast.parse` does, while no other thread parses.
+    """Parse Python source like `ast.parse`, while no other thread parses.
+
+    Args:
+        text: Python source.
+        mode: `exec` for statements, `eval` for one expression.
 
     Raises:
-        SyntaxError: The text is not Python.
-        ValueError: It contains a null byte.
-        RecursionError: It is nested too deeply.
+        SyntaxError: If the text is not Python.
+        ValueError: If the text contains a null byte.
+        RecursionError: If the text is nested too deeply.
     """
     with _lock:
         return ast.parse(text, mode=mode)
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Parse one expression, while no other thread parses; raises what `parse_syntax` raises."""
+    """Parse one Python expression, while no other thread parses.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError: Same as for `parse_syntax`.
+    """
     tree = parse_syntax(text, mode="eval")
     assert isinstance(tree, ast.Expression)
     return tree.body

@@ -1,4 +1,4 @@
-"""New names of modules and exports of earlier releases, for errors and deprecated aliases.
+"""New names of modules and exports that were renamed, for errors and deprecated aliases.
 
 The names are in `renamed_modules.toml`, which is read when an import fails.
 """
@@ -16,20 +16,23 @@ from typing import Any
 
 
 class RenamedModules(MetaPathFinder):
-    """Finder that is asked last: a module that was not found and has a new name is refused with it."""
+    """Import finder for modules of an earlier release, which are refused with their new name.
+
+    `install_finder` puts it after all other finders, so that only imports that would fail reach it.
+    """
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Refuse a module of an earlier release.
+        """Raise an error with the new name if the module was renamed; otherwise find nothing.
 
         Raises:
-            ModuleNotFoundError: With the new name, if the module was renamed.
+            ModuleNotFoundError: If the module was renamed; the message has the new name.
         """
         if new := renamed_module(name):
             raise ModuleNotFoundError(f"No module named {name!r}: it was renamed to {new!r}", name=name)
 
 
 def renamed_module(name: str) -> str | None:
-    """Return the new dotted name of a module of an earlier release, or None if it was never renamed."""
+    """Return the new dotted name of a module of an earlier release, or None."""
     package, _, below = name.partition(".")
     if package != "whetstone":
         return None
@@ -43,7 +46,7 @@ def renamed_module(name: str) -> str | None:
 
 
 def renamed_export(package: str, name: str) -> str | None:
-    """Return the new name of an export of an earlier release, or None if the package never had it.
+    """Return the new name of a package's export of an earlier release, or None.
 
     Args:
         package: Dotted name of the package in this release, with `whetstone`.
@@ -54,7 +57,7 @@ def renamed_export(package: str, name: str) -> str | None:
 
 
 def install_finder() -> None:
-    """Add the finder after all others, once."""
+    """Install the finder of renamed modules after all other import finders, once per process."""
     if not any(isinstance(finder, RenamedModules) for finder in sys.meta_path):
         sys.meta_path.append(RenamedModules())
 

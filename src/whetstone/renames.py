@@ -1,4 +1,4 @@
-"""Names of earlier releases that users type or that runs store: recipe keys, values, components, options and metrics.
+"""Renamed recipe keys, values, components, options and metrics of earlier releases.
 
 The names are in `renames.toml`.
 
@@ -51,15 +51,15 @@ _PREFIXES_OF_METRICS = ("stored/", "second_pass/")
 
 
 def stored_name(name: str) -> str:
-    """Return the name under which checkpoints store the state of a component and that seeds its random numbers.
+    """Return the permanent name of a component, for checkpoints and random seeds.
 
-    It never changes: it is the name of the release that introduced the component.
+    It is the name in the release that introduced the component, and never changes.
     """
     return str(_TABLES["stored"].get(name, name))
 
 
 def renamed_key(dotted: str) -> str | None:
-    """Return the new name of a dotted recipe key of an earlier release, or None if the key was never renamed."""
+    """Return the new name of a dotted recipe key of an earlier release, or None."""
     for old, new in RECIPE_KEYS.items():
         values = match_key(old.split("."), dotted.split("."))
         if values is not None:
@@ -68,7 +68,15 @@ def renamed_key(dotted: str) -> str | None:
 
 
 def match_key(pattern: list[str], path: list[str]) -> dict[str, str] | None:
-    """Return the values of the placeholders of a pattern, or None if the path does not match it."""
+    """Match a dotted key with a pattern, and return the values of the pattern's placeholders.
+
+    Args:
+        pattern: Parts of the pattern; `NAME` matches any part, `STAGE` a kind of stage.
+        path: Parts of the key.
+
+    Returns:
+        Placeholder → value; None if the key does not match.
+    """
     if len(pattern) != len(path):
         return None
     values = {}
@@ -82,7 +90,7 @@ def match_key(pattern: list[str], path: list[str]) -> dict[str, str] | None:
 
 @functools.cache
 def renamed_metric(name: str) -> str | None:
-    """Return the new name of a metric of an earlier release, or None if the metric was never renamed."""
+    """Return the new name of a metric of an earlier release, or None."""
     for old, new in METRIC_PREFIXES.items():
         if name.startswith(old):
             rest = name.removeprefix(old)
@@ -92,9 +100,9 @@ def renamed_metric(name: str) -> str | None:
 
 
 def upgrade_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics with the names of this release.
+    """Return a row of metrics in which metrics of earlier releases have their new names.
 
-    If a row has both names of a metric, the new one wins.
+    If a row has both names of a metric, the value of the new name is kept.
     """
     upgraded = {renamed_metric(name) or name: value for name, value in row.items()}
     return upgraded | {name: value for name, value in row.items() if renamed_metric(name) is None}

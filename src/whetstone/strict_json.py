@@ -41,16 +41,20 @@ _TO_LIST = ("tolist", "to_dicts", "to_list", "to_pylist", "as_py")
 
 
 def to_plain_values(value: Any, *, other: Callable[[Any], Any] | None = None) -> Any:
-    """Return a value in dicts, lists, strings, numbers, booleans and None; NaN and infinities are None.
+    """Convert a value to types that JSON has; NaN and infinities become None.
 
     Dataclasses, pydantic and attrs objects become dicts, enums their values, dates, paths, decimals and UUIDs strings,
     bytes their text in UTF-8 or else in base64. Arrays, tensors, tables and iterators become lists, sets sorted lists.
 
     Args:
-        other: Converts a value of any other type; None: such a value is an error.
+        value: Value to convert.
+        other: Function that converts a value of any other type; None: such a value is an error.
+
+    Returns:
+        Nested dicts, lists, strings, numbers, booleans and None.
 
     Raises:
-        TypeError: A value is of another type, which the message names, or an iterator yields too many values.
+        TypeError: If a value has another type, which the message names, or an iterator yields too many values.
     """
     if isinstance(value, Enum):
         return to_plain_values(value.value, other=other)
@@ -90,10 +94,12 @@ def to_plain_values(value: Any, *, other: Callable[[Any], Any] | None = None) ->
 
 
 def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any] | None = None) -> str:
-    """Return strict JSON.
+    """Convert a value to strict JSON text; see `to_plain_values`.
 
     Args:
-        other: Same as for `to_plain_values`.
+        value: Value to convert.
+        indent: Number of spaces per level; None: one line.
+        other: Function that converts a value of any other type; None: such a value is an error.
 
     Raises:
         TypeError: Same as for `to_plain_values`.
@@ -102,10 +108,10 @@ def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any
 
 
 def read_iterator(values: Iterable[Any]) -> list[Any]:
-    """Return the values of an iterator.
+    """Read all values of an iterator into a list.
 
     Raises:
-        TypeError: There are more than `MAX_VALUES`.
+        TypeError: If there are more than `MAX_VALUES` values.
     """
     taken = list(itertools.islice(values, MAX_VALUES + 1))
     if len(taken) > MAX_VALUES:
@@ -114,7 +120,7 @@ def read_iterator(values: Iterable[Any]) -> list[Any]:
 
 
 def _fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
-    """Return the keys and values of a mapping or an object with fields; None if it is neither."""
+    """Return the items of a mapping or of an object with fields; otherwise None."""
     if isinstance(value, Mapping):
         return value.items()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -129,7 +135,7 @@ def _fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
 
 
 def _object_of(fields: Iterable[tuple[Any, Any]], other: Callable[[Any], Any] | None) -> Any:
-    """Return a dict, or a list of pairs if two keys have the same text."""
+    """Return a dict; or a list of pairs if two keys have the same text."""
     pairs = [(_key(key, other), to_plain_values(inner, other=other)) for key, inner in fields]
     mapping = dict(pairs)
     return mapping if len(mapping) == len(pairs) else [list(pair) for pair in pairs]
@@ -141,7 +147,7 @@ def _key(key: Any, other: Callable[[Any], Any] | None) -> str:
 
 
 def _order(value: Any) -> tuple[int, Any]:
-    """Return a sort key of JSON values: numbers, strings, everything else by its text."""
+    """Return a sort key of JSON values: numbers, strings, then others by their text."""
     if isinstance(value, int | float):
         return 0, value
     return (1, value) if isinstance(value, str) else (2, json.dumps(value, sort_keys=True))
@@ -178,7 +184,7 @@ def _values_of(series: Any) -> Any:
 
 
 def _is_numbered(index: Any) -> bool:
-    """Return whether an index has only the number of each row."""
+    """Return whether a pandas index only numbers the rows."""
     return type(index).__name__ == "RangeIndex" and (index.start, index.step) == (0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Tokens: ids with the media (images) that some of them are placeholders for, and columns per token.
+"""Token sequences: ids, the images of placeholder tokens, and columns per token.
 
     ids    1  2  9  9  9  3        9: the placeholder token of images
     media        [ image  ]        start 2, length 3, digest of its content
@@ -28,30 +28,30 @@ class Media:
     """One image in a token sequence."""
 
     start: int
-    """Index of its first placeholder token."""
+    """Index of the image's first placeholder token."""
     length: int
-    """Number of its placeholder tokens, 1 or more."""
+    """Number of the image's placeholder tokens, 1 or more."""
     digest: str
-    """Digest of its content; media with equal digests are the same."""
+    """Digest of the image's content; images with equal digests are the same."""
     payload: Any = field(default=None, compare=False, repr=False)
     """Content that a model reads, such as pixel values, or a reference to it; None if only the digest is known."""
 
     @property
     def end(self) -> int:
-        """Index after its last placeholder token."""
+        """Index after the image's last placeholder token."""
         return self.start + self.length
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class TokenSequence:
-    """A sequence of tokens, compared and hashed by `keys`.
+    """Token ids with images, compared and hashed by `keys`.
 
     Args:
         ids: [T] token ids, placeholder tokens included.
-        media: In order, without overlap.
+        media: Images in order, without overlap.
 
     Raises:
-        ValueError: Media overlap, are out of order, or extend beyond the tokens.
+        ValueError: If images overlap, are out of order, or extend beyond the tokens.
     """
 
     ids: tuple[int, ...]
@@ -59,13 +59,14 @@ class TokenSequence:
     media: tuple[Media, ...]
     """Media of the placeholder tokens, in order."""
     keys: tuple[int, ...]
-    """[T] ids; for a placeholder token an integer derived from the digest, its index in the span and the length."""
+    """[T] identity of each token: its id; for a placeholder token an integer derived from the image's digest, its index
+    in the span and the length."""
 
     def __init__(self, ids: Iterable[int] = (), media: Iterable[Media] = ()) -> None:
         ids, media = tuple(ids), tuple(media)
         object.__setattr__(self, "ids", ids)
         object.__setattr__(self, "media", media)
-        object.__setattr__(self, "keys", keys_of(ids, media))
+        object.__setattr__(self, "keys", build_token_keys(ids, media))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -80,22 +81,29 @@ class TokenSequence:
         """Return the tokens of a contiguous span."""
         start, end, step = span.indices(len(self.ids))
         if step != 1:
-            raise ValueError(f"a token sequence has contiguous spans only, got step {step}")
-        return TokenSequence(self.ids[start:end], media_within(self.media, start, end))
+            raise ValueError(f"a slice of a token sequence must have step 1, got {step}")
+        return TokenSequence(self.ids[start:end], select_media(self.media, start, end))
 
     def __add__(self, other: TokenSequence) -> TokenSequence:
         return TokenSequence(self.ids + other.ids, self.media + shift_media(other.media, len(self.ids)))
 
     def startswith(self, prefix: TokenSequence) -> bool:
-        """Return whether the first tokens and media equal those of `prefix`."""
+        """Return whether this sequence starts with the tokens and images of `prefix`."""
         return self.keys[: len(prefix.keys)] == prefix.keys
 
 
-def keys_of(ids: tuple[int, ...], media: tuple[Media, ...]) -> tuple[int, ...]:
-    """Return what identifies each token: see `TokenSequence.keys`.
+def build_token_keys(ids: tuple[int, ...], media: tuple[Media, ...]) -> tuple[int, ...]:
+    """Compute the keys that identify each token, see `TokenSequence.keys`.
+
+    Args:
+        ids: [T] token ids.
+        media: Images in order.
+
+    Returns:
+        [T] keys; `ids` itself if there are no images.
 
     Raises:
-        ValueError: Media overlap, are out of order, or extend beyond the tokens.
+        ValueError: If images overlap, are out of order, or extend beyond the tokens.
     """
     if not media:
         return ids
@@ -107,10 +115,10 @@ def keys_of(ids: tuple[int, ...], media: tuple[Media, ...]) -> tuple[int, ...]:
 
 
 def check_spans(media: tuple[Media, ...], length: int) -> None:
-    """Check the positions of media in a sequence of `length` tokens.
+    """Check that images are in order, do not overlap, and are within `length` tokens.
 
     Raises:
-        ValueError: Media overlap, are out of order, or extend beyond the tokens.
+        ValueError: If a span is wrong.
     """
     end = 0
     for each in media:
@@ -122,15 +130,20 @@ def check_spans(media: tuple[Media, ...], length: int) -> None:
 
 
 def shift_media(media: tuple[Media, ...], offset: int) -> tuple[Media, ...]:
-    """Return the media of a sequence that follows `offset` other tokens."""
+    """Return images with positions moved by `offset` tokens.
+
+    Args:
+        media: Images of a sequence that follows `offset` other tokens.
+        offset: Number of tokens.
+    """
     return tuple(replace(each, start=each.start + offset) for each in media) if media else media
 
 
-def media_within(media: tuple[Media, ...], start: int, end: int) -> tuple[Media, ...]:
-    """Return the media of tokens `start` to `end`, with positions from `start`.
+def select_media(media: tuple[Media, ...], start: int, end: int) -> tuple[Media, ...]:
+    """Return the images in the tokens `start` to `end`, with positions relative to `start`.
 
     Raises:
-        ValueError: The span cuts a medium.
+        ValueError: If the span contains only a part of an image.
     """
     if not media:
         return media
@@ -144,25 +157,26 @@ def media_within(media: tuple[Media, ...], start: int, end: int) -> tuple[Media,
 
 
 class Author(StrEnum):
-    """Author of a token."""
+    """Author of a token, which decides whether the token is trained."""
 
     POLICY = "policy"
     """Sampled from the policy in training."""
     EXPERT = "expert"
-    """Written by a demonstrator; trained by imitation only, no sampler log-prob."""
+    """Written by a demonstrator. Trained by imitation only; it has no sampler log-prob."""
     ENVIRONMENT = "environment"
-    """Prompts, tool results, and the text of the chat template between them."""
+    """Prompts, tool results, and the text of the chat template between them. Never trained, except with
+    `train_on_observations`."""
     INSERTED = "spliced"
-    """Put into the policy's turns from outside. Trained only if its probability is known: its sampler log-prob."""
+    """Inserted into the policy's turns from outside. Trained only if its probability (sampler log-prob) is known."""
     CORRECTED = "patched"
-    """A sampled span that was corrected later. It is trained, without a sampler log-prob: the context changed."""
+    """A sampled span that was corrected later. Trained without a sampler log-prob, because its context changed."""
     OTHER_AGENT = "partner"
-    """Another model in the episode: a simulated user, an opponent."""
+    """Written by another model in the episode, such as a simulated user or an opponent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Token ids with the author, log-prob and policy version of each.
+    """Token ids with author, sampler log-prob, policy version and entropy of each token.
 
     All columns have the same length `T`.
     """
@@ -180,13 +194,13 @@ class Tokens:
     media: tuple[Media, ...] = ()
     """Images that placeholder tokens represent, in order."""
     measured: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """By name, [T] further numbers that were measured while sampling; NaN if not measured."""
+    """Other numbers that were measured while sampling: name → [T] values; NaN if not measured."""
 
     def __post_init__(self) -> None:
         columns = [*(getattr(self, name) for name in _COLUMNS), *self.measured.values()]
         lengths = {len(column) for column in columns}
         if len(lengths) != 1:
-            raise ValueError(f"token columns differ in length: {sorted(lengths)}")
+            raise ValueError(f"all token columns must have the same length, got {sorted(lengths)}")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -196,22 +210,29 @@ class Tokens:
         start, end, _ = span.indices(len(self.ids))
         columns: dict[str, Any] = {name: getattr(self, name)[start:end] for name in _COLUMNS}
         measured = {name: column[start:end] for name, column in self.measured.items()}
-        return Tokens(**columns, media=media_within(self.media, start, end), measured=measured)
+        return Tokens(**columns, media=select_media(self.media, start, end), measured=measured)
 
     @property
     def sequence(self) -> TokenSequence:
-        """Return ids and media, without the other columns."""
+        """Ids and images, without the other columns."""
         return TokenSequence(self.ids, self.media)
 
     @classmethod
-    def written(cls, tokens: TokenSequence | Sequence[int], author: Author) -> Tokens:
-        """Return tokens that were not sampled: no log-prob, no version, no entropy."""
+    def from_ids(cls, tokens: TokenSequence | Sequence[int], author: Author) -> Tokens:
+        """Build the columns of tokens that were not sampled.
+
+        Log-probs and entropies are NaN, and versions are -1.
+
+        Args:
+            tokens: [T] token ids, with or without images.
+            author: Author of all tokens.
+        """
         sequence = tokens if isinstance(tokens, TokenSequence) else TokenSequence(tokens)
         n, nothing = len(sequence), (math.nan,) * len(sequence)
         return cls(sequence.ids, (author,) * n, nothing, (-1,) * n, nothing, sequence.media)
 
     @classmethod
-    def sampled(
+    def from_samples(
         cls,
         ids: Sequence[int],
         *,
@@ -220,13 +241,21 @@ class Tokens:
         entropies: Sequence[float],
         measured: Mapping[str, tuple[float, ...]] | None = None,
     ) -> Tokens:
-        """Return tokens that were sampled from the policy in training."""
+        """Build the columns of tokens that were sampled from the policy in training.
+
+        Args:
+            ids: [T] token ids.
+            logprobs: [T] log-probs under the sampling distribution.
+            versions: [T] policy version that sampled each token.
+            entropies: [T] entropies in nats; NaN if not measured.
+            measured: Other measured numbers: name → [T] values.
+        """
         authors = (Author.POLICY,) * len(ids)
         return cls(tuple(ids), authors, tuple(logprobs), tuple(versions), tuple(entropies), measured=measured or {})
 
     @classmethod
-    def joined(cls, pieces: Iterable[Tokens]) -> Tokens:
-        """Concatenate pieces."""
+    def concatenate(cls, pieces: Iterable[Tokens]) -> Tokens:
+        """Concatenate token columns in order; image positions are adjusted."""
         parts = list(pieces)
         starts = accumulate((len(p) for p in parts), initial=0)
         columns: dict[str, Any] = {

@@ -22,15 +22,15 @@ from whetstone.json_lines import read_objects
 from whetstone.trajectory import CallRecord, Trajectory
 
 UNKNOWN = "(unknown tools)"
-"""Entry of all calls that name a tool that does not exist."""
+"""Entry for all calls of tools that do not exist."""
 MIN_CALLS = 5
-"""A tool is reported during a run after this number of calls that all failed."""
+"""Number of calls that all failed, after which a tool is reported during a run."""
 _MIN_REJECTED_CALLS = 50
-"""The same for errors of the model, which an untrained model makes often."""
+"""Same number for errors of the model, which an untrained model makes often."""
 _MAX_TOOLS = 40
-"""Tools with metrics, those with the most calls."""
+"""Maximum number of tools with metrics: those with the most calls."""
 _MAX_EPISODES = 5_000
-"""Stored episodes that are read for error messages, the last ones."""
+"""Maximum number of stored episodes that are read for error messages: the last ones."""
 _MOSTLY = 0.5
 """Fraction of the calls of a step above which failed calls and cut results are reported."""
 _ANSWERED = ("ok", "stopped")
@@ -43,30 +43,36 @@ _SQLITE_THREAD = "SQLite objects created in a thread"
 
 @dataclass(frozen=True, slots=True)
 class ToolStatistics:
-    """Calls of one tool."""
+    """Number, errors and durations of the calls of one tool."""
 
     calls: int
+    """Number of calls."""
     failed: int
-    """Errors that the tool caused: exceptions, timeouts, an unavailable backend."""
+    """Number of errors that the tool caused: exceptions, timeouts, an unavailable backend."""
     rejected: int
-    """Errors that the model caused: invalid arguments, `ToolError`, a call over budget, an unknown tool."""
+    """Number of errors that the model caused: invalid arguments, `ToolError`, a call over budget, an unknown tool."""
     truncated: int
-    """Results that were cut to `max_result_characters`."""
+    """Number of results that were cut to `max_result_characters`."""
     seconds_mean: float
+    """Mean duration of a call, in seconds."""
     seconds_max: float
+    """Longest duration of a call, in seconds."""
     error: str = ""
-    """The most frequent error message, in one line; errors that differ only in numbers are one."""
+    """Most frequent error message, on one line; messages that differ only in numbers are counted as one."""
     unavailable: int = 0
-    """Errors of the backend after all attempts; included in `failed`, and 0 if unknown."""
+    """Number of errors after all attempts because the backend was unavailable; part of `failed`, and 0 if unknown."""
 
     @property
     def error_fraction(self) -> float:
-        """Return the fraction of the calls that failed, for any cause."""
+        """Fraction of the calls that failed, for any cause."""
         return (self.failed + self.rejected) / self.calls
 
 
-def tool_statistics(calls: Iterable[CallRecord]) -> dict[str, ToolStatistics]:
-    """Return the statistics of each tool, the most frequently called first."""
+def compute_tool_statistics(calls: Iterable[CallRecord]) -> dict[str, ToolStatistics]:
+    """Compute statistics of tool calls by tool, the most frequently called first.
+
+    Calls of tools that do not exist are one entry, `UNKNOWN`.
+    """
     by_tool: defaultdict[str, list[CallRecord]] = defaultdict(list)
     for call in calls:
         if call.outcome not in _WITHOUT_TOOL:
@@ -75,8 +81,11 @@ def tool_statistics(calls: Iterable[CallRecord]) -> dict[str, ToolStatistics]:
     return {name: _statistics_of(by_tool[name]) for name in names}
 
 
-def tool_metrics(statistics: Mapping[str, ToolStatistics]) -> dict[str, float]:
-    """Return the statistics as metrics, `tools/TOOL/calls` and so on; see `metric_names.py`."""
+def compute_tool_metrics(statistics: Mapping[str, ToolStatistics]) -> dict[str, float]:
+    """Convert tool statistics to metrics such as `tools/TOOL/calls`; see `metric_names.py`.
+
+    Only the most frequently called tools have metrics, so that their number is bounded.
+    """
     metrics: dict[str, float] = {}
     for name, tool in list(statistics.items())[:_MAX_TOOLS]:
         values = {
@@ -92,7 +101,10 @@ def tool_metrics(statistics: Mapping[str, ToolStatistics]) -> dict[str, float]:
 
 
 def read_calls(run_dir: Path) -> Iterator[CallRecord]:
-    """Yield the calls of the last stored training episodes of a run; damaged lines are left out."""
+    """Yield the tool calls of a run's last stored training episodes.
+
+    Damaged lines of the file are left out.
+    """
     num_left = _MAX_EPISODES
     for path in sorted((run_dir / "trajectories").glob("step-*.jsonl"), reverse=True):
         for row in read_objects(path, _turns_of, on_damage=lambda number, reason: None):
@@ -103,26 +115,26 @@ def read_calls(run_dir: Path) -> Iterator[CallRecord]:
             return
 
 
-def statistics_of_run(rows: Iterable[Mapping[str, Any]], run_dir: Path) -> dict[str, ToolStatistics]:
-    """Return the statistics of each tool over many steps, the most frequently called first.
+def load_tool_statistics(rows: Iterable[Mapping[str, Any]], run_dir: Path) -> dict[str, ToolStatistics]:
+    """Compute tool statistics over many steps of a run, the most frequently called tool first.
 
     Args:
         rows: Metrics of the steps.
-        run_dir: Its trajectories are read for error messages, if there are errors.
+        run_dir: Run directory, whose trajectories are read for error messages if there are errors.
     """
     metrics = [row for row in rows if "step" in row]
     names = dict.fromkeys(name for row in metrics for name in _tools_of(row))
     last: dict[str, ToolStatistics] = {}
     if any(row.get(f"tools/{name}/error_fraction") for row in metrics for name in names):
-        last = tool_statistics(read_calls(run_dir))
+        last = compute_tool_statistics(read_calls(run_dir))
     statistics = {name: _sum_steps(name, metrics, last.get(name)) for name in names}
     return dict(sorted(statistics.items(), key=lambda entry: -entry[1].calls))
 
 
 def describe_failing_tools(statistics: Mapping[str, ToolStatistics]) -> list[str]:
-    """Return a line for each tool that failed in all of its calls: cause and remedy.
+    """Format one line per tool that failed in all of its calls, with cause and remedy.
 
-    Tools that caused it come first.
+    Tools that caused the failures themselves come first.
 
     >>> describe_failing_tools({"lookup": ToolStatistics(3, 3, 0, 0, 0.1, 0.1, "KeyError: 'db'")})
     ["lookup failed in 3 of 3 calls: KeyError: 'db'; repair the tool, no call of it succeeds"]
@@ -134,7 +146,7 @@ def describe_failing_tools(statistics: Mapping[str, ToolStatistics]) -> list[str
 
 
 def describe_errors(statistics: Mapping[str, ToolStatistics]) -> list[str]:
-    """Return a line with the most frequent error for each tool that failed in some of its calls."""
+    """Format one line per tool that failed in some of its calls, with the most frequent error."""
     mixed = [(name, tool) for name, tool in statistics.items() if 0 < tool.failed + tool.rejected < tool.calls]
     return [
         f"{name}: {tool.failed} of {tool.calls} calls failed, {tool.rejected} by arguments of the model; most frequent "
@@ -144,10 +156,13 @@ def describe_errors(statistics: Mapping[str, ToolStatistics]) -> list[str]:
 
 
 def find_failing_tools(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return name, message, check, remedy and metrics of an alarm, if a tool mostly fails in the last step with calls.
+    """Return an alarm if a tool failed in most calls of the last step with calls.
 
     Args:
         rows: Metrics of the steps.
+
+    Returns:
+        Name, message, check, remedy and metrics of the alarm; empty if there is none.
     """
     counts = _count_mostly(rows, "failed_fraction")
     if not counts:
@@ -164,7 +179,14 @@ def find_failing_tools(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def find_cut_results(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the same for a tool whose results are mostly cut."""
+    """Return an alarm if most results of a tool were cut in the last step with calls.
+
+    Args:
+        rows: Metrics of the steps.
+
+    Returns:
+        Name, message, check, remedy and metrics of the alarm; empty if there is none.
+    """
     counts = _count_mostly(rows, "truncated_fraction")
     if not counts:
         return ()
@@ -179,10 +201,12 @@ def find_cut_results(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 class ToolWatch:
-    """Reports a tool that fails in each of its first calls, once, as soon as that is clear.
+    """Monitor that logs a tool once if each of its first calls fails.
+
+    All collectors of a run share one monitor.
 
     Args:
-        log: Receives the line.
+        log: Callback that receives the line.
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
@@ -193,8 +217,8 @@ class ToolWatch:
         self.reported: list[str] = []
         """Lines that were reported."""
 
-    def see(self, trajectory: Trajectory) -> None:
-        """Count the calls of one more episode."""
+    def record_episode(self, trajectory: Trajectory) -> None:
+        """Count the tool calls of one more episode, and log tools of which every call failed."""
         for call in trajectory.calls:
             if call.name in self._is_done or call.outcome in (*_WITHOUT_TOOL, "unknown_tool"):
                 continue
@@ -203,7 +227,7 @@ class ToolWatch:
                 self._calls.pop(call.name, None)
                 continue
             self._calls[call.name].append(call)
-            statistics = tool_statistics(self._calls[call.name])
+            statistics = compute_tool_statistics(self._calls[call.name])
             if statistics[call.name].failed >= MIN_CALLS or statistics[call.name].calls >= _MIN_REJECTED_CALLS:
                 self._is_done.add(call.name)
                 for line in describe_failing_tools(statistics):
@@ -231,14 +255,17 @@ def _turns_of(row: dict[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _tools_of(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tools in the metrics of a step."""
+    """Return the names of the tools that have metrics in a step."""
     return [
         key[len("tools/") : -len("/calls")] for key in metrics if key.startswith("tools/") and key.endswith("/calls")
     ]
 
 
 def _count_mostly(rows: Sequence[Mapping[str, Any]], fraction: str) -> dict[str, tuple[int, int]]:
-    """Return (count, calls) by tool, for a fraction of at least half of five calls in the last step with calls."""
+    """Return (count, calls) of each tool for which a fraction is at least one half.
+
+    The last step with calls is considered. Tools with fewer than five calls are left out.
+    """
     row: Mapping[str, Any] = next((row for row in reversed(rows) if _tools_of(row)), {})
     calls = {name: round(row[f"tools/{name}/calls"] or 0) for name in _tools_of(row)}
     counts = {name: round(number * (row.get(f"tools/{name}/{fraction}") or 0)) for name, number in calls.items()}

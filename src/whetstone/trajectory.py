@@ -19,7 +19,6 @@ from typing import Any
 
 from whetstone import notebook_html
 from whetstone.chat.message import Message, Text
-from whetstone.end_reason import EndReason as EndReason
 from whetstone.provenance import Provenance as Provenance
 from whetstone.tokens import Author as Author
 from whetstone.tokens import Media as Media
@@ -27,9 +26,54 @@ from whetstone.tokens import Tokens as Tokens
 from whetstone.tokens import TokenSequence as TokenSequence
 
 
+class EndReason(StrEnum):
+    """Reason why an episode ended. Every possible end has a name here."""
+
+    TERMINATED = "terminated"
+    """The environment ended the episode: answered, solved or lost."""
+    TRUNCATED = "truncated"
+    """A limit of the environment cut the episode short."""
+    MAX_TURNS = "max_turns"
+    """The episode used up its turns."""
+    MAX_TOKENS = "max_tokens"
+    """A turn used up its tokens before it was finished."""
+    CONTEXT_FULL = "context_full"
+    """The model's context has no room for another turn."""
+    MALFORMED_ACTION = "malformed_action"
+    """The action could not be parsed, and the environment allows no retry."""
+    TOOL_STOPPED = "tool_stopped"
+    """A tool ended the episode."""
+    EARLY_STOPPED = "stopped"
+    """A rule of the rollout ended it, such as one for void turns; its name is in `Trajectory.marks`."""
+    TIMEOUT = "timeout"
+    """The episode's deadline passed."""
+    ABORTED = "aborted"
+    """The run was stopped, or the episode cancelled."""
+    INFRASTRUCTURE = "infrastructure"
+    """An engine, server or sandbox failed; the episode is not trained."""
+    ERROR = "error"
+    """An exception in the environment, a reward or Whetstone; `Trajectory.error` holds the cause."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the episode is a result of the policy; if not, it is left out of all statistics."""
+        return self not in (EndReason.ABORTED, EndReason.INFRASTRUCTURE, EndReason.ERROR)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a limit ended the episode, rather than the environment or a failure."""
+        return self in (
+            EndReason.TRUNCATED,
+            EndReason.MAX_TURNS,
+            EndReason.MAX_TOKENS,
+            EndReason.CONTEXT_FULL,
+            EndReason.TIMEOUT,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem."""
+    """One problem for the policy, as a task source returns it."""
 
     id: str
     """Identifier, unique within the source; the same id is the same problem in every run."""
@@ -57,12 +101,12 @@ class Task:
 
     @property
     def opening(self) -> tuple[Message, ...]:
-        """Return the messages that an episode of this task starts with."""
+        """Messages that an episode of this task starts with."""
         return self.messages or (Message("user", (Text(self.prompt),)),)
 
     @property
     def text(self) -> str:
-        """Return the text of all messages that an episode of this task starts with."""
+        """Text of all messages that an episode of this task starts with."""
         return "\n".join(message.text for message in self.opening)
 
 
@@ -74,7 +118,7 @@ _READ = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One executed or refused tool call."""
+    """Record of one executed or refused tool call."""
 
     name: str
     """Name of the called tool; empty if the call could not be parsed."""
@@ -83,7 +127,7 @@ class CallRecord:
     `invalid_arguments`, `unknown_tool`, `malformed_call`, `too_many_calls`, `timeout`, `stopped`, `budget_exhausted`,
     `refused_by_policy`, `not_called` (its effect is not permitted)."""
     seconds: float
-    """Run time of the tool; 0 if it did not run."""
+    """Run time of the tool in seconds; 0 if it did not run."""
     truncated: bool = False
     """Whether the result was truncated to the environment's limit."""
     cost: float = 0.0
@@ -93,20 +137,23 @@ class CallRecord:
 
     @property
     def well_formed(self) -> bool:
-        """Return whether the call named an offered tool with valid arguments, whatever the tool then did."""
+        """Whether the call named an offered tool with valid arguments, regardless of the result."""
         return self.outcome in _READ
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """One action and the observation that follows it. Compared by identity: a shared turn is one object."""
+    """One action of the policy and the observation that follows it.
+
+    Turns are compared by identity: a turn that a fork shares with its parent is one object.
+    """
 
     context: Tokens
     """Tokens before the action that are new in this turn; the whole context if `opens_segment`."""
     action: Tokens
     """Tokens of the action, including the end-of-turn token; empty if the turn was cut off before any token."""
     message: Message
-    """The action, parsed into a message."""
+    """Action as a parsed message, with its text and tool calls."""
     observation: tuple[Message, ...] = ()
     """Messages that follow the action; empty if the episode ended with this turn or was cut off in it."""
     reward: float | None = None
@@ -134,7 +181,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One response of a judge about a trajectory, with the question."""
+    """One response of a judge about a trajectory, with the question to the judge."""
 
     question: str
     """Question to the judge, without the judged text."""
@@ -165,7 +212,11 @@ class Score:
 
     @classmethod
     def unknown(cls, why: str) -> Score:
-        """Return an invalid score with the reason."""
+        """Return an invalid score, which excludes the trajectory from the statistics.
+
+        Args:
+            why: Reason why there is no score.
+        """
         return cls(math.nan, invalid=why)
 
 
@@ -198,23 +249,27 @@ class OffPolicy(StrEnum):
 
     @property
     def uses_stored_logprobs(self) -> bool:
-        """Return whether log-probs stored at sampling time replace the old log-probs of the policy."""
+        """Whether log-probs stored at sampling time replace the old log-probs of the policy."""
         return self in (OffPolicy.STORED, OffPolicy.CROSS_VIEW)
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A contiguous token sequence of one forward pass."""
+    """Contiguous token sequence that is trained in one forward pass.
+
+    `Trajectory.segments` creates the segments of an episode.
+    """
 
     trajectory_id: str
+    """Id of the trajectory."""
     index: int
-    """Index among the segments of the trajectory."""
+    """Index of the segment in its trajectory."""
     tokens: Tokens
-    """[T] All tokens in order."""
+    """[T] all tokens of the segment in order."""
     action_mask: tuple[bool, ...]
     """[T] True exactly on tokens that may be trained; see `TRAINABLE`."""
     turns: tuple[int, ...]
-    """[T] Turn of each token."""
+    """[T] index of the turn of each token."""
     advantages: tuple[float, ...] | None = None
     """[T] Advantage per token, 0 outside the mask; None before advantages are computed."""
 
@@ -223,7 +278,7 @@ class Segment:
 
 
 TRAINABLE = frozenset({Author.POLICY, Author.EXPERT, Author.CORRECTED})
-"""Authors whose tokens are trained. Spliced tokens are trained, too, if they have a log-prob."""
+"""Authors whose tokens are trained. Inserted tokens are also trained if they have a log-prob."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +290,7 @@ class Costs:
     reused_tokens: int = 0
     """Tokens of prefixes that forks share with other episodes; they are not sampled again."""
     tool_calls: int = 0
+    """Number of tool calls, including those of discarded episodes."""
     environment_steps: int = 0
     """Environment steps, including those that replay an environment to the point of a fork."""
 
@@ -249,14 +305,18 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """The turns of one episode from reset to end, with its end reason."""
+    """Turns of one episode from reset to end, with end reason and score."""
 
     id: str
+    """Identifier, unique in the run."""
     task_id: str
+    """Identifier of the task."""
     opening: tuple[Message, ...]
     """Initial messages of the episode."""
     turns: tuple[Turn, ...]
+    """Turns of the episode in order."""
     ended: EndReason
+    """Reason why the episode ended."""
     error: str | None = None
     """Cause of an end by `error`, `infrastructure`, `timeout` and similar, in one line."""
     score: Score | None = None
@@ -264,9 +324,9 @@ class Trajectory:
     removal: RemovalScope | None = None
     """Statistics that a removed trajectory still counts in; None if it is not removed."""
     parent: str | None = None
-    """Id of the trajectory it was forked from."""
+    """Id of the trajectory from which this one was forked; None if it is no fork."""
     fork_turn: int | None = None
-    """Number of first turns shared with the parent."""
+    """Number of initial turns shared with the parent; None if it is no fork."""
     greedy: bool = False
     """Whether it was sampled greedily, as a baseline for others; it is in no other statistic and in no loss."""
     marks: tuple[str, ...] = ()
@@ -293,38 +353,39 @@ class Trajectory:
 
     @property
     def final_text(self) -> str:
-        """Return the text of the last action; empty if there is none."""
+        """Text of the last action; empty if there is none."""
         return self.turns[-1].message.text if self.turns else ""
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Return the whole episode as a conversation."""
+        """All messages of the episode: initial messages, actions and observations in order."""
         spoken = chain.from_iterable((turn.message, *turn.observation) for turn in self.turns)
         return (*self.opening, *spoken)
 
     @property
     def action_tokens(self) -> int:
-        """Return the number of tokens of all actions."""
+        """Number of tokens in all actions."""
         return sum(len(turn.action) for turn in self.turns)
 
     @property
     def calls(self) -> tuple[CallRecord, ...]:
-        """Return all tool calls in order."""
+        """All tool calls of the episode in order."""
         return tuple(chain.from_iterable(turn.calls for turn in self.turns))
 
     @property
     def solved(self) -> bool:
-        """Return whether the reward reports success; False before the reward is computed."""
+        """Whether the reward reports success; False before the reward is computed."""
         return self.score is not None and bool(self.score.success)
 
     def segments(self, *, observations: bool = False) -> tuple[Segment, ...]:
-        """Return the token sequences to train on: one, or more if the context was rewritten.
+        """Return the token sequences to train on.
 
-        A turn whose `training_context` differs has a separate segment, since no other turn was generated after that
-        context. Segments without a trainable token are left out.
+        An episode is one segment, or several if its context was rewritten. A turn whose `training_context` differs has
+        a separate segment, because no other turn was generated after that context. Segments without a trainable token
+        are left out.
 
         Args:
-            observations: Whether tokens between the actions of a segment are trained, too: tool results and the text
+            observations: Whether tokens between the actions of a segment are trained too: tool results and the text
                 that the template writes around them. They are not sampled, so they have no log-prob.
         """
         built: list[list[tuple[int, Tokens]]] = []
@@ -342,7 +403,7 @@ class Trajectory:
         return tuple(segment for segment in segments if any(segment.action_mask))
 
     def _repr_html_(self) -> str:
-        """Return the conversation as HTML for a notebook."""
+        """Render the conversation as HTML for a notebook."""
         score = "none" if self.score is None else f"{self.score.value:g}"
         parts = {name: f"{value:g}" for name, value in self.score.parts.items()} if self.score is not None else {}
         ended = f"{self.ended} ({self.error})" if self.error else str(self.ended)
@@ -350,11 +411,14 @@ class Trajectory:
         return notebook_html.render_box(self.id, facts, notebook_html.render_conversation(self.messages))
 
 
-def turns_of_segment(turns: Sequence[Turn], conversation: int) -> list[Turn]:
-    """Return the turns that the next action of a conversation extends, in order.
+def list_segment_turns(turns: Sequence[Turn], conversation: int) -> list[Turn]:
+    """Return the earlier turns that the next action of a conversation extends, in order.
+
+    These are the turns of the conversation since its context was last rewritten.
 
     Args:
-        turns: All turns so far, of every conversation.
+        turns: All turns so far, of every conversation of the episode.
+        conversation: Number of the conversation.
     """
     own = [turn for turn in turns if turn.conversation == conversation]
     opened = max((number for number, turn in enumerate(own) if turn.opens_segment), default=0)
@@ -362,12 +426,12 @@ def turns_of_segment(turns: Sequence[Turn], conversation: int) -> list[Turn]:
 
 
 def _without_author(action: Tokens) -> Tokens:
-    """Return an action as context that is not trained."""
-    return Tokens.written(action.sequence, Author.INSERTED)
+    """Return an action as context tokens that are not trained."""
+    return Tokens.from_ids(action.sequence, Author.INSERTED)
 
 
 def _segment(trajectory_id: str, index: int, pieces: Sequence[tuple[int, Tokens]], observations: bool) -> Segment:
-    tokens = Tokens.joined(piece for _, piece in pieces)
+    tokens = Tokens.concatenate(piece for _, piece in pieces)
     prompt = len(pieces[0][1]) if observations else len(tokens)
     mask = tuple(
         author in TRAINABLE
@@ -384,7 +448,9 @@ class Group:
     """All trajectories of one task that were sampled together."""
 
     task: Task
+    """Task of all trajectories."""
     trajectories: tuple[Trajectory, ...]
+    """[N] trajectories, including forks and removed ones."""
     number: int = 0
     """Index among the groups of a run, in the order of their start."""
     costs: Costs = Costs()
@@ -392,18 +458,18 @@ class Group:
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """[N] Return the outcome of each trajectory that has one and was not removed before the baseline."""
+        """[N] reward of each trajectory that has a score and was not removed before the baseline."""
         return tuple(t.score.value for t in self.counted if t.score is not None)
 
     @property
     def counted(self) -> tuple[Trajectory, ...]:
-        """Return the trajectories that enter the group's statistics."""
+        """Trajectories that count in the statistics of the group, such as the baseline."""
         return tuple(
             t for t in self.trajectories if t.score is not None and t.removal is not RemovalScope.BEFORE_BASELINE
         )
 
     def _repr_html_(self) -> str:
-        """Return a table of the trajectories and their conversations as HTML for a notebook."""
+        """Render a table of the trajectories and their conversations as HTML for a notebook."""
         rows = [
             (t.id, f"{t.score.value:g}" if t.score else "none", str(t.ended), str(len(t.turns)), str(t.action_tokens))
             for t in self.trajectories

@@ -1,4 +1,6 @@
-"""Trajectories as JSON: messages to read, token columns to compute with.
+"""Encoding of trajectories, turns and tasks as JSON.
+
+Messages are stored for reading, and token columns for computing.
 
 Note:
     JSON has no NaN: the log-prob of a token that was not sampled is null, and minus infinity is a string. A forked
@@ -120,8 +122,11 @@ class _TaskRow(TypedDict):
 _TRAJECTORY, _TURN, _TASK = TypeAdapter(_TrajectoryRow), TypeAdapter(_TurnRow), TypeAdapter(_TaskRow)
 
 
-def encoded_trajectory(trajectory: Trajectory) -> bytes:
-    """Encode a trajectory as a line of JSON, without the line end; invalid characters become `�`."""
+def encode_trajectory(trajectory: Trajectory) -> bytes:
+    """Encode a trajectory as one line of JSON, without the line break.
+
+    Invalid characters become `�`.
+    """
     row = _trajectory(trajectory)
     try:
         return orjson.dumps(row)
@@ -129,8 +134,10 @@ def encoded_trajectory(trajectory: Trajectory) -> bytes:
         return orjson.dumps(to_writable(row))
 
 
-def decoded_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
-    """Decode lines of `encoded_trajectory`. Forks share the turns of a parent that precedes them.
+def decode_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
+    """Decode lines that `encode_trajectory` wrote.
+
+    A fork gets the turns of its parent, which must precede it.
 
     Raises:
         ValueError: If a line is not a trajectory; the message is one line.
@@ -142,39 +149,39 @@ def decoded_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
     return list(read.values())
 
 
-def encoded_task(task: Task) -> dict[str, Any]:
+def encode_task(task: Task) -> dict[str, Any]:
     """Encode a task as a JSON object; its private data must be JSON values."""
     row = {"id": task.id, "prompt": task.prompt, "private": dict(task.private), "tags": dict(task.tags)}
     return row | ({"messages": [message.to_openai() for message in task.messages]} if task.messages else {})
 
 
-def decoded_task(row: Mapping[str, Any]) -> Task:
-    """Decode a task that `encoded_task` encoded.
+def decode_task(row: Mapping[str, Any]) -> Task:
+    """Decode a task that `encode_task` encoded.
 
     Raises:
-        ValueError: If it is not a task.
+        ValueError: If the object is not a task.
     """
     read = validate_shape(_TASK, row)
     messages = tuple(map(Message.from_openai, read.get("messages", ())))
     return Task(read["id"], read["prompt"], read["private"], read["tags"], messages)
 
 
-def encoded_turn(turn: Turn) -> dict[str, Any]:
+def encode_turn(turn: Turn) -> dict[str, Any]:
     """Encode one turn with its messages as a JSON object."""
     messages = [to_writable(message.to_openai()) for message in (turn.message, *turn.observation)]
     return {"messages": messages, **_turn(turn), "calls": to_writable(_calls(turn))}
 
 
-def decoded_turn(row: Mapping[str, Any]) -> Turn:
-    """Decode a turn that `encoded_turn` encoded.
+def decode_turn(row: Mapping[str, Any]) -> Turn:
+    """Decode a turn that `encode_turn` encoded.
 
     Raises:
-        ValueError: If it is not a turn.
+        ValueError: If the object is not a turn.
     """
     read = validate_shape(_TURN, row)
     messages = [Message.from_openai(message) for message in read.get("messages", ())]
     if not messages:
-        raise ValueError("messages: a turn has at least one")
+        raise ValueError("messages: a turn must have at least one message, got none")
     return _read_turn(read, messages[0], tuple(messages[1:]))
 
 
@@ -216,7 +223,10 @@ def _score(score: Score) -> dict[str, Any]:
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    """Encode a turn without its messages: the trajectory has one for the action, then `observation` further ones."""
+    """Encode a turn without its messages.
+
+    The trajectory stores one message for the action, then `observation` further messages.
+    """
     return {
         "context": _tokens(turn.context),
         "action": _tokens(turn.action),
@@ -258,29 +268,29 @@ def _tokens(tokens: Tokens) -> dict[str, Any]:
 
 
 def _numbers(column: Sequence[float]) -> Sequence[float | str]:
-    """Return a column as JSON, which has no infinity: it is written as a word, and NaN as null."""
+    """Encode a column of numbers: infinities become text, and NaN becomes null."""
     return [str(v) if math.isinf(v) else v for v in column] if any(map(math.isinf, column)) else column
 
 
 def check_row(written: dict[str, Any]) -> dict[str, Any]:
-    """Check a row of a trajectory file and return it unchanged.
+    """Check that a JSON object is an encoded trajectory, and return it unchanged.
 
     Raises:
-        ValueError: If it is not a trajectory; the message is one line.
+        ValueError: If the object is not a trajectory; the message is one line.
     """
     validate_shape(_TRAJECTORY, written)
     return written
 
 
 def read_trajectory(written: Mapping[str, Any], before: Mapping[str, Trajectory]) -> Trajectory:
-    """Decode a trajectory.
+    """Decode a trajectory from a JSON object.
 
     Args:
-        written: A JSON object, as `encoded_trajectory` writes it.
-        before: Trajectories that it may be forked from, by id.
+        written: JSON object that `encode_trajectory` wrote.
+        before: Trajectories by id; if the trajectory is a fork, they must contain its parent.
 
     Raises:
-        ValueError: If it is not a trajectory; the message is one line.
+        ValueError: If the object is not a trajectory; the message is one line.
     """
     row = validate_shape(_TRAJECTORY, written)
     messages = [Message.from_openai(message) for message in row["messages"]]
@@ -289,7 +299,7 @@ def read_trajectory(written: Mapping[str, Any], before: Mapping[str, Trajectory]
     for turn in row["turns"]:
         end = place + 1 + turn["observation"]
         if end > len(messages):
-            raise ValueError(f"messages: {len(messages)} are too few for its turns")
+            raise ValueError(f"messages: {len(messages)} messages are too few for the turns of the trajectory")
         turns.append(_read_turn(turn, messages[place], tuple(messages[place + 1 : end])))
         place = end
     parent = before.get(row["parent"]) if row["parent"] is not None else None
@@ -321,7 +331,10 @@ def read_trajectory(written: Mapping[str, Any], before: Mapping[str, Trajectory]
 
 
 def read_provenance(row: Mapping[str, Any]) -> Provenance:
-    """Return the provenance of a JSON object; derived from marks and authors if an older version wrote it."""
+    """Return the provenance of a stored trajectory.
+
+    If an earlier release wrote the trajectory, its provenance is derived from marks and authors.
+    """
     if "provenance" in row:
         return Provenance(row["provenance"])
     marks = row.get("marks") or ()
@@ -366,7 +379,7 @@ def _read_turn(row: _TurnRow, message: Message, observation: tuple[Message, ...]
 def _read_tokens(row: _TokensRow) -> Tokens:
     ids = tuple(row["ids"])
     if sum(count for _, count in row["authors"]) != len(ids):  # before any run is written out
-        raise ValueError(f"authors: their runs are not as long as the {len(ids)} ids")
+        raise ValueError(f"authors: the run lengths must sum to the number of ids ({len(ids)})")
     authors = tuple(author for author, count in row["authors"] for _ in range(count))
     nothing = [None] * len(ids)
     logprobs, entropies = (_read_numbers(row.get(name, nothing)) for name in ("logprobs", "entropies"))

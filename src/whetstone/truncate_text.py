@@ -4,13 +4,16 @@ from __future__ import annotations
 
 
 def truncate_middle(text: str, limit: int) -> tuple[str, bool]:
-    """Truncate a text in the middle: two thirds of the limit from its head, a third from its tail.
+    """Truncate a text in the middle.
+
+    Two thirds of the limit are kept at the start, and a third at the end.
 
     Args:
-        limit: Maximum number of characters, without the note in the middle.
+        text: Text to truncate.
+        limit: Maximum number of characters, without the note that replaces the middle.
 
     Returns:
-        The text, and whether something was left out.
+        The text, and whether a part was left out.
     """
     if len(text) <= limit:
         return text, False

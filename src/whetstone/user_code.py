@@ -1,4 +1,4 @@
-"""Locate an exception in the user's code: file and line of the tool, reward, environment or expert that raised it.
+"""Location of an exception in the user's code, such as a tool or a reward.
 
 Note:
     Only an exception that passed through a file outside Whetstone, the standard library and installed packages becomes
@@ -22,10 +22,10 @@ _MAX_FIELDS = 24
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return type, text and place of an exception; `shop.py:12 (price): KeyError: 'x'`.
+    """Format place, type and text of an exception: `shop.py:12 (price): KeyError: 'x'`.
 
     The path starts at the topmost package of the file, so that it is the same in every working directory and on every
-    machine. An exception that passed through no code of the user has no place.
+    machine. An exception that passed through no user code has no place.
     """
     place = describe_place(error)
     text = f"{summarize_exception(error)}{_describe_fields(root_exception(error))}"
@@ -33,13 +33,16 @@ def describe_exception(error: BaseException) -> str:
 
 
 def describe_place(error: BaseException) -> str:
-    """Return `shop.py:12 (price)`: the innermost line of the user's code that an exception passed through, or ""."""
+    """Format the innermost line of user code of an exception: `shop.py:12 (price)`.
+
+    Empty if the exception passed through no user code.
+    """
     frame = _user_frame(error)
     return "" if frame is None else f"{_short_path(Path(frame.filename))}:{frame.lineno} ({frame.name})"
 
 
 def remove_place(text: str) -> str:
-    """Return the text of an exception without its place.
+    """Remove the place from a text of `describe_exception`.
 
     >>> remove_place("shop.py:12 (price): KeyError: 'x'")
     "KeyError: 'x'"
@@ -48,7 +51,10 @@ def remove_place(text: str) -> str:
 
 
 def describe_mistake(error: BaseException) -> str | None:
-    """Return a line for the terminal if an exception is of the user's code, or of a file that cannot be used."""
+    """Format an exception of user code, or of an unusable file, as one line for the terminal.
+
+    None for any other exception, which is a bug of Whetstone.
+    """
     frame, cause = _user_frame(error), root_exception(error)
     text = exception_text(cause).strip().partition("\n")[0]
     if frame is not None:
@@ -62,7 +68,7 @@ def describe_mistake(error: BaseException) -> str | None:
 
 
 def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost frame of the user's code, or None if there is none."""
+    """Return the innermost stack frame of user code in an exception's traceback, or None."""
     frames = traceback.extract_tb(root_exception(error).__traceback__)
     return next((frame for frame in reversed(frames) if _is_user_file(frame.filename)), None)
 
@@ -72,7 +78,7 @@ def _is_user_file(file: str) -> bool:
 
 
 def _short_path(path: Path) -> Path:
-    """Return the path from the topmost package of a file, or its name if it is in no package."""
+    """Return the path of a file from its topmost package on; its name if it is in no package."""
     root = path.parent
     while (root / "__init__.py").is_file() and root != root.parent:
         root = root.parent
@@ -80,7 +86,7 @@ def _short_path(path: Path) -> Path:
 
 
 def _describe_fields(error: BaseException) -> str:
-    """Return the fields of an object of Whetstone that has not the one that was read, as a remedy."""
+    """Format the fields of a Whetstone object of which a missing attribute was read."""
     if not isinstance(error, AttributeError) or not is_dataclass(kind := type(error.obj)):
         return ""
     if not kind.__module__.startswith("whetstone."):

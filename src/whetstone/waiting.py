@@ -1,7 +1,7 @@
-"""Owners and deadlines of waits: each call of untrusted code names the part it waits for and how long it may take.
+"""Deadlines of calls to untrusted code, and the component that an episode is waiting for.
 
-`waiting_for` names the part, such as `tool Shop (open)`. `Waits` holds the names for one episode, so that an error
-message and the watchdog name the same part. `limit_duration` and `finish_within` set a deadline.
+`waiting_for` names the component, such as `tool Shop (open)`. `Waits` stores the names for one episode, so that an
+error message and the watchdog name the same component. `limit_duration` and `finish_within` set a deadline.
 
 Note:
     `limit_duration` runs its block in the caller's task: what `open` enters, such as a task group, `close` has to leave
@@ -23,15 +23,20 @@ from whetstone.errors import InfrastructureError, summarize_exception
 
 T = TypeVar("T")
 CLOSE_SECONDS = 30.0
-"""Deadline of closing an environment, if the episode has no shorter one."""
+"""Deadline in seconds for closing an environment, if the episode has no shorter one."""
 BACKEND = "of the backend of a tool"
-"""Part of the name of a wait that a policy cannot shorten: the rate limit of a tool, or the pause before a retry."""
+"""Part of the name of a wait that no policy can shorten: the rate limit of a tool, or the pause before a retry."""
 _CANCEL_SECONDS = 1.0
-"""A cancelled coroutine may take this long to end."""
+"""Time in seconds that a cancelled coroutine may take to end."""
 
 
 class DeadlinePassed(Exception):
-    """A wait was not over in time; `owner` is the part that was waited for, `seconds` the deadline."""
+    """Error of a wait that exceeded its deadline.
+
+    Args:
+        owner: Component that was waited for.
+        seconds: Deadline in seconds.
+    """
 
     def __init__(self, owner: str, seconds: float) -> None:
         super().__init__(f"{owner} did not finish within {seconds:g} s")
@@ -39,10 +44,12 @@ class DeadlinePassed(Exception):
 
 
 class Waits:
-    """Parts that one episode waits for at this moment.
+    """Components that one episode is waiting for at this moment.
+
+    The collector creates one object per episode, and the watchdog reads it.
 
     Args:
-        advance: Called when a wait ends.
+        advance: Callback after each wait ends.
     """
 
     def __init__(self, advance: Callable[[], None] = lambda: None) -> None:
@@ -53,9 +60,10 @@ class Waits:
         """The innermost part whose wait was cancelled; empty once another wait starts."""
 
     def current_wait(self) -> tuple[str, float] | None:
-        """Return the innermost part and the start of its wait, or None.
+        """Return (component that is waited for, start of the wait); None without a wait.
 
-        Parts that work in parallel are joined.
+        Of nested waits the innermost one counts. Names of components that work in parallel are joined by commas. The
+        start is a value of `time.perf_counter`.
         """
         waits = list(self._entered.values())
         depth = max((wait[0] for wait in waits), default=0)
@@ -66,7 +74,12 @@ class Waits:
 
     @contextmanager
     def enter(self, owner: str, depth: int) -> Iterator[None]:
-        """Add a wait for the duration of the block."""
+        """Record a wait for the duration of the block.
+
+        Args:
+            owner: Component that is waited for.
+            depth: Number of enclosing waits.
+        """
         key, self.cut = object(), ""
         self._entered[key] = (depth, owner, time.perf_counter())
         try:
@@ -85,9 +98,10 @@ _current: ContextVar[tuple[Waits, int] | None] = ContextVar("waits", default=Non
 
 @contextmanager
 def collect_waits(waits: Waits | None = None) -> Iterator[None]:
-    """Collect the waits of the block in `waits`.
+    """Record the waits of the block in an object.
 
-    Without it, in those of the enclosing block or in new ones.
+    Args:
+        waits: Object to record in; None: the object of the enclosing block, or a new one.
     """
     outer = _current.get()
     if waits is not None or outer is None:
@@ -100,7 +114,11 @@ def collect_waits(waits: Waits | None = None) -> Iterator[None]:
 
 @contextmanager
 def waiting_for(owner: str) -> Iterator[None]:
-    """Name the part that the block waits for."""
+    """Record that the block waits for a component.
+
+    Args:
+        owner: Name of the component, such as `tool Shop (open)`.
+    """
     outer = _current.get()
     if outer is None:
         yield
@@ -116,10 +134,14 @@ def waiting_for(owner: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def limit_duration(seconds: float | None, *, owner: str) -> AsyncIterator[None]:
-    """Limit the time of a block, in the task that runs it.
+    """Limit the duration of a block, in the task that runs it.
+
+    Args:
+        seconds: Deadline in seconds; None: no deadline.
+        owner: Component that the block waits for.
 
     Raises:
-        DeadlinePassed: The block was not over in time; it names the innermost part that was waited for.
+        DeadlinePassed: If the block exceeds the deadline; the error names the innermost component.
     """
     outer = _current.get()
     try:
@@ -135,18 +157,19 @@ async def limit_duration(seconds: float | None, *, owner: str) -> AsyncIterator[
 async def finish_within(
     seconds: float | None, work: Coroutine[Any, Any, T], *, owner: str, patience: float = _CANCEL_SECONDS
 ) -> T:
-    """Return the result of a coroutine; cancel it at the deadline and abandon it if it does not end.
+    """Run a coroutine with a deadline, and return its result.
 
-    A deadline that passes inside the coroutine is an `InfrastructureError` here.
+    At the deadline the coroutine is cancelled; if it does not end, it is abandoned. A deadline that passes inside the
+    coroutine is raised as an `InfrastructureError`.
 
     Args:
-        seconds: Deadline; None: no deadline.
-        work: Runs in a separate task, in a copy of the context.
-        owner: Name of the part that is waited for.
-        patience: Seconds that the coroutine may take to end when it is cancelled.
+        seconds: Deadline in seconds; None: no deadline.
+        work: Coroutine; it runs in a separate task with a copy of the context.
+        owner: Component that is waited for.
+        patience: Time in seconds that the coroutine may take to end after it is cancelled.
 
     Raises:
-        DeadlinePassed: The coroutine did not finish in time; it names the innermost part.
+        DeadlinePassed: If the coroutine exceeds the deadline; the error names the innermost component.
     """
     with waiting_for(owner):
         task = asyncio.ensure_future(_capture(work))
@@ -167,7 +190,16 @@ async def finish_within(
 
 
 async def close_within(seconds: float, work: Coroutine[Any, Any, Any], *, owner: str) -> str:
-    """Wait until something is closed, report a failure, and return it in a line; empty if there is none."""
+    """Close a component with a deadline, and report a failure instead of raising it.
+
+    Args:
+        seconds: Deadline in seconds.
+        work: Coroutine that closes the component.
+        owner: Component that is closed.
+
+    Returns:
+        The failure on one line; empty if there is none.
+    """
     try:
         async with limit_duration(seconds, owner=owner):
             await work
@@ -185,7 +217,10 @@ async def close_within(seconds: float, work: Coroutine[Any, Any, Any], *, owner:
 
 
 async def _capture(work: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
-    """Return the result or the exception: a `SystemExit` that leaves a task ends the event loop."""
+    """Return (result, exception) of a coroutine.
+
+    A `SystemExit` that left a task would end the event loop.
+    """
     try:
         return await work, None
     except DeadlinePassed as error:

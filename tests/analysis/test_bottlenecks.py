@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from support.small import SMALL, TEACHING
 from whetstone.analysis import find_bottleneck, measure_waits
-from whetstone.cli.why import why
+from whetstone.cli.why import why_command
 from whetstone.errors import RunDirectoryError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
@@ -93,12 +93,14 @@ def test_metrics_without_times_are_refused():
 def test_why_slow_names_the_bottleneck_of_a_run(tmp_path):
     overrides = [*SMALL, TEACHING, "supervised=null", "ablations=null", "reinforcement.steps=3"]
     train(load_recipe("demo", overrides), tmp_path, progress=Progress(quiet=True))
-    output = CliRunner().invoke(why, [str(tmp_path), "--slow"], catch_exceptions=False)
+    output = CliRunner().invoke(why_command, [str(tmp_path), "--slow"], catch_exceptions=False)
     assert "3 steps" not in output.output  # the first warms up
     assert "2 steps of reinforcement" in output.output
-    printed = json.loads(CliRunner().invoke(why, [str(tmp_path), "--slow", "--json"], catch_exceptions=False).output)
+    printed = json.loads(
+        CliRunner().invoke(why_command, [str(tmp_path), "--slow", "--json"], catch_exceptions=False).output
+    )
     assert printed["bottleneck"] in output.output.splitlines()[0]
     assert sum(printed["parts"].values()) == pytest.approx(1)
     assert printed["waits"]["episodes"] == 3 * 2 * 2
-    refused = CliRunner().invoke(why, [str(tmp_path), "--slow", "--step", "1"])
+    refused = CliRunner().invoke(why_command, [str(tmp_path), "--slow", "--step", "1"])
     assert "--step: has no effect with --slow" in str(refused.exception)

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from support.small import SMALL, TEACHING
 from whetstone.analysis import HeldOutEvaluation, find_advice, held_out_evaluations
-from whetstone.cli.why import why
+from whetstone.cli.why import why_command
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
@@ -65,10 +65,10 @@ def test_offline_run_is_explained_by_evaluations_and_never_trains_on_held_out_ep
         objective="advantage_weighted",
     )
     train(offline, tmp_path / "run", progress=Progress(quiet=True))
-    done = CliRunner().invoke(why, [str(tmp_path / "run"), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(why_command, [str(tmp_path / "run"), "--json"], catch_exceptions=False)
     printed = json.loads(done.output)
     assert [look["step"] for look in printed["looks"]] == [1, 2, 4]
     assert all(look["kl"] is not None for look in printed["looks"])
     assert printed["advice"]["finding"] in ("stop", "regularize", "more_data", "continue", "converged")
-    output = CliRunner().invoke(why, [str(tmp_path / "run")], catch_exceptions=False).output
+    output = CliRunner().invoke(why_command, [str(tmp_path / "run")], catch_exceptions=False).output
     assert printed["advice"]["finding"] in output

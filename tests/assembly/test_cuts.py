@@ -17,9 +17,9 @@ def played(*overrides, count=4):
     assembly = assemble(load_recipe("demo", [*SMALL, "ablations=null", *overrides]))
 
     async def sampled():
-        engine = assembly.engine()
+        engine = assembly.build_engine()
         try:
-            collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0))
+            collector = assembly.build_collector(assembly.policy_actor(engine, temperature=1.0))
             plans = make_plans((assembly.source.task(k) for k in range(count)), seed=0)
             return await asyncio.gather(*map(collector.sample, plans))
         finally:

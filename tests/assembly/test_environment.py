@@ -10,7 +10,7 @@ import pytest
 from whetstone.assembly import assemble
 from whetstone.assembly.stage_datasets import read_demonstrations
 from whetstone.chat import ToolCall
-from whetstone.plugins import OptionError, named_part
+from whetstone.plugins import OptionError, bind_component
 from whetstone.recipe import DataSettings, load_recipe
 from whetstone.tools import TOOLS, Toolset
 from whetstone.tools.side_effects import effects
@@ -63,7 +63,7 @@ def test_demonstrations_can_call_tools_of_a_server(tmp_path: Path):
 
 
 def test_options_of_a_function_are_bound_and_hidden_from_the_model():
-    tool = named_part("tool", {"name": f"{__name__}:find_order", "api_key": "k", "shop": 7}, TOOLS)
+    tool = bind_component("tool", {"name": f"{__name__}:find_order", "api_key": "k", "shop": 7}, TOOLS)
     toolset = Toolset([tool])
     assert list(toolset.specs[0].parameters["properties"]) == ["number"]
     assert (toolset.specs[0].name, toolset.specs[0].description) == ("find_order", "Find an order.")
@@ -81,5 +81,5 @@ def test_options_of_a_function_are_bound_and_hidden_from_the_model():
 )
 def test_unknown_option_of_a_function_is_refused(options, key, message):
     with pytest.raises(OptionError, match=message) as refused:
-        named_part("tool", {"name": f"{__name__}:find_order", **options}, TOOLS)
+        bind_component("tool", {"name": f"{__name__}:find_order", **options}, TOOLS)
     assert refused.value.key == key

@@ -84,9 +84,9 @@ def test_function_can_take_a_seat(tmp_path, monkeypatch):
     assert isinstance(parts.frozen["seller"], ModelActor)
 
     async def main():
-        engine = parts.engine()
+        engine = parts.build_engine()
         try:
-            collector = parts.collector(parts.policy_actor(engine, temperature=1.0))
+            collector = parts.build_collector(parts.policy_actor(engine, temperature=1.0))
             return await collector.group(Plan(parts.source.task(0), seed=1), parts.strategy)
         finally:
             await engine.close()

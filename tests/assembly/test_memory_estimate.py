@@ -12,7 +12,7 @@ from support.segments import segment
 from support.small import SMALL
 from whetstone.algorithms import supervised
 from whetstone.assembly import assemble, memory_estimate
-from whetstone.assembly.memory_estimate import ModelSize, check_fits, memory_plan, policy_size
+from whetstone.assembly.memory_estimate import ModelSize, check_fits, estimate_memory_shares, estimate_policy_size
 from whetstone.errors import RecipeError
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import (
@@ -103,11 +103,11 @@ def test_shards_tied_embeddings_and_custom_templates_are_loaded(tmp_path):
 
 def planned(*changes, trains=True):
     recipe = load_recipe("demo", [*SMALL, f"policy.device={DEVICE}", "ablations=null", *changes])
-    return {(share.what, share.device.type): share.bytes for share in memory_plan(recipe, trains=trains)}
+    return {(share.what, share.device.type): share.bytes for share in estimate_memory_shares(recipe, trains=trains)}
 
 
 def test_memory_of_a_run_is_counted_per_kind_and_device():
-    count = policy_size(load_recipe("demo", SMALL).recipe).parameters
+    count = estimate_policy_size(load_recipe("demo", SMALL).recipe).parameters
     plain = planned("reinforcement.reference_kl=0.1")
     assert plain["weights", DEVICE] == plain["gradients", DEVICE] == plain["the reference", DEVICE] == 4 * count
     assert plain["optimizer states", DEVICE] == 8 * count
@@ -129,7 +129,7 @@ def test_parameter_counts_of_a_tiny_model_and_its_adapters_are_correct():
     for changes in ((), ("policy.lora={rank: 4}",)):
         recipe = load_recipe("demo", [*SMALL, "ablations=null", *changes])
         policy = assemble(recipe).policy
-        size = policy_size(recipe.recipe)
+        size = estimate_policy_size(recipe.recipe)
         trained = sum(parameter.numel() for parameter in policy.trained())
         assert trained <= (size.count_lora_parameters(4) if changes else size.parameters) <= 1.05 * trained
 
@@ -174,7 +174,7 @@ def test_a_device_without_room_for_one_episode_is_one_line(monkeypatch):
     with pytest.raises(
         RecipeError, match=rf"engine: the KV cache does not fit on {DEVICE}:0: .* too small for one sequence"
     ):
-        assembly.engine()
+        assembly.build_engine()
 
 
 def test_members_that_do_not_fit_together_are_refused_with_settings_that_fit(tmp_path, monkeypatch):
@@ -198,7 +198,7 @@ def test_members_that_do_not_fit_together_are_refused_with_settings_that_fit(tmp
     with pytest.raises(RecipeError, match=message):
         check_fits(two, trains=True)
     check_fits(load_recipe(two, ["policies.seller.trained=false"]), trains=True)
-    shares = {share.what for share in memory_plan(two, trains=True)}
+    shares = {share.what for share in estimate_memory_shares(two, trains=True)}
     assert {"buyer: weights", "seller: weights", "seller: optimizer states"} <= shares
 
 

@@ -9,8 +9,7 @@ import torch
 from support import small
 from support.small import SMALL
 from whetstone.assembly import assemble, preflight_checks, run_preflight_checks
-from whetstone.assembly.example_actions import example_value
-from whetstone.assembly.preflight_checks import _Probe
+from whetstone.assembly.preflight_checks import _Probe, build_example_value
 from whetstone.chat import Chat
 from whetstone.evaluation.check_result import CheckStatus
 from whetstone.recipe import load_recipe
@@ -93,7 +92,7 @@ def test_expert_that_writes_more_than_the_policy_may_sample_is_a_warning():
     ],
 )
 def test_an_example_follows_its_schema(schema, example):
-    assert example_value(schema) == example
+    assert build_example_value(schema) == example
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_equal_rewards_without_a_warm_up_are_a_note():
 
     results = asyncio.run(main())["episodes"]
     assert results.verdict is CheckStatus.WARN
-    assert "no contrast" in results.said
+    assert "all rewards are equal" in results.said
 
 
 def test_weights_that_differ_from_the_samplers_fail():

@@ -115,7 +115,7 @@ def test_environment_without_tools_does_not_support_chat(trained, typed):
     typed(b"hello\n")
     refused = whetstone("chat", trained.parents[1])
     assert refused.returncode == 2
-    assert "is not a set of tools; only those support chat" in refused.stderr
+    assert "is not a set of tools; a chat requires" in refused.stderr
 
 
 def test_unknown_model_is_refused_in_one_line(tmp_path, typed):

@@ -6,8 +6,7 @@ import click
 import pytest
 
 from support.cli import whetstone
-from whetstone.cli.examples import EXAMPLES
-from whetstone.cli.main import COMMANDS, cli
+from whetstone.cli.main import COMMANDS, EXAMPLES, cli
 from whetstone.recipe import built_in_recipes, load_recipe
 
 LINES = [(name, line) for name, lines in EXAMPLES.items() for line in lines]

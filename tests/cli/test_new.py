@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from support.cli import whetstone
-from whetstone.cli.new import KINDS, written_files
+from whetstone.cli.new import KINDS, render_template
 
 SMALL = [
     "policy.tiny.hidden_size=16",
@@ -33,7 +33,7 @@ def test_files_are_named_after_the_folder(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_placeholder_remains_and_the_readme_has_ten_lines(kind, tmp_path):
-    files = written_files(kind, tmp_path / "shop")
+    files = render_template(kind, tmp_path / "shop")
     assert "starter" not in "".join([*files, *files.values()]).lower()
     assert len(files["README.md"].splitlines()) <= 10
     assert "whetstone train recipe.yaml" in files["README.md"]

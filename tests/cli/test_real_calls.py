@@ -11,7 +11,7 @@ from support import side_effects
 from support.cli import whetstone
 from support.side_effects import CALLS, OPENED
 from support.small import SMALL
-from whetstone.assembly.environment import build_environment, effects_in
+from whetstone.assembly.environment import build_environment, find_tool_effects
 from whetstone.cli import main
 from whetstone.environments import ENVIRONMENTS
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
@@ -250,7 +250,7 @@ def test_tools_of_every_recipe_of_the_package_only_read(name, request):
         if not need.is_installed:
             pytest.skip(f"{need.name} is not installed: {need.command}")
     environment = build_environment(resolved)()
-    assert set(effects_in(environment, resolved.recipe.environment).values()) <= {"read"}
+    assert set(find_tool_effects(environment, resolved.recipe.environment).values()) <= {"read"}
     assert set(tool_effects(resolved).values()) <= {"read"}
 
 

@@ -8,7 +8,7 @@ from whetstone.cli.main import cli
 from whetstone.cli.serve import RecordFile
 from whetstone.serving.trainable_tokens import recorded_episodes
 from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
-from whetstone.trajectory_json import encoded_trajectory
+from whetstone.trajectory_json import encode_trajectory
 
 
 def whetstone(*arguments):
@@ -16,13 +16,13 @@ def whetstone(*arguments):
 
 
 def episode(name, text, reward):
-    action = Tokens.joined(
+    action = Tokens.concatenate(
         [
-            Tokens.written((5,), Author.INSERTED),
-            Tokens.sampled((6, 7), logprobs=(-0.5, -0.25), versions=(3, 3), entropies=(0.0, 0.0)),
+            Tokens.from_ids((5,), Author.INSERTED),
+            Tokens.from_samples((6, 7), logprobs=(-0.5, -0.25), versions=(3, 3), entropies=(0.0, 0.0)),
         ]
     )
-    turn = Turn(Tokens.written((1, 2), Author.ENVIRONMENT), action, assistant(text), opens_segment=True)
+    turn = Turn(Tokens.from_ids((1, 2), Author.ENVIRONMENT), action, assistant(text), opens_segment=True)
     score = None if reward is None else Score(reward)
     return Trajectory(f"t/{name}", "t", (user("hi"),), (turn,), EndReason.TERMINATED, score=score)
 
@@ -31,7 +31,7 @@ def episode(name, text, reward):
 def recorded(tmp_path):
     path = tmp_path / "said.jsonl"
     episodes = [episode("e1", "[bold]five\x1b[31m", 1.0), episode("e2", "six", None)]
-    path.write_bytes(b"".join(encoded_trajectory(each) + b"\n" for each in episodes))
+    path.write_bytes(b"".join(encode_trajectory(each) + b"\n" for each in episodes))
     return path
 
 

@@ -139,11 +139,11 @@ def test_the_stored_recipe_keeps_variables_and_masks_literals(tmp_path, monkeypa
     for options in (literal_options(tmp_path), variable_options(tmp_path)):
         resolved = load_recipe({"extends": "demo", "ablations": None, "environment": {"tools": [options]}})
         assert_absent(resolved.dump(), "recipe")
-        assert_absent(json.dumps(resolved.stored()), "stored")
+        assert_absent(json.dumps(resolved.to_dict()), "stored")
         assert_absent("".join(resolved.notes), "notes")
         (used,) = resolved.recipe.environment.options["tools"]
         assert used["headers"]["Authorization"].removeprefix("Bearer ") in PLANTED
-        stored = resolved.stored()["environment"]["tools"][0]
+        stored = resolved.to_dict()["environment"]["tools"][0]
         assert stored["headers"]["Accept"] == "application/json"
         assert stored["variables"]["LEVEL"] == "easy"
         assert stored["headers"]["Authorization"].startswith("Bearer ${")
@@ -181,7 +181,7 @@ def test_variables_work_in_any_value_and_a_doubled_dollar_is_literal(monkeypatch
     assert recipe.title == "${STEPS} of product"
     assert (recipe.reinforcement.steps, recipe.tasks.options["kinds"]) == (3, ["product"])
     assert recipe.environment.options["tools"] == ["pocket_calculator"]
-    stored = resolved.stored()
+    stored = resolved.to_dict()
     assert stored["title"] == "$${STEPS} of ${KIND}"
     assert (stored["reinforcement"]["steps"], stored["tasks"]["kinds"]) == ("${STEPS}", ["${KIND}"])
     assert load_recipe(yaml.safe_load(resolved.dump())).recipe == recipe

@@ -37,7 +37,7 @@ def test_serve_refuses_a_missing_checkpoint(trained):
     assert refused.returncode == 2
     assert "no checkpoint step-99; there are: step-000001, step-000002" in refused.stderr
     refused = whetstone("serve", "smollm2-135m", "--checkpoint", "step-1", "--port", "0")
-    assert "--checkpoint: smollm2-135m is not a run; name a run" in refused.stderr
+    assert "--checkpoint: smollm2-135m is not a run directory; name one" in refused.stderr
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from whetstone.tools import Toolset
 from whetstone.tools.arithmetic_tools import pocket_calculator
 from whetstone.training import train
 from whetstone.trajectory import EndReason, Task
-from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
+from whetstone.trajectory_json import decode_trajectories, encode_trajectory
 from whetstone.user_code import remove_place
 
 OWN = [TINY, "ablations=null", "chat.format=hermes"]
@@ -54,10 +54,10 @@ def agent_environment(function=None, reward="exact_number", **more):
 
 def played(assembly, *, expert=True, seed=3):
     async def run():
-        engine = assembly.engine()
+        engine = assembly.build_engine()
         try:
             sampled = assembly.policy_actor(engine, temperature=1.0)
-            collector = assembly.collector(assembly.expert_actor() if expert else sampled)
+            collector = assembly.build_collector(assembly.expert_actor() if expert else sampled)
             return await collector.sample(Plan(assembly.source.task(0), seed=seed))
         finally:
             await engine.close()
@@ -113,7 +113,7 @@ def test_required_tool_choice_is_refused():
 
 def test_conversations_of_an_episode_are_kept_in_records():
     episode = played(agent_environment("interleaving", max_turns=9))
-    (back,) = decoded_trajectories([encoded_trajectory(episode)])
+    (back,) = decode_trajectories([encode_trajectory(episode)])
     assert [(turn.conversation, turn.agent) for turn in back.turns] == list(enumerate(PARTS)) * 3
     ids = [[segment.tokens.ids for segment in each.segments()] for each in (back, episode)]
     assert ids[0] == ids[1]

@@ -17,7 +17,7 @@ from whetstone.plugins import OptionError, validate_options
 from whetstone.rewards import returns, verdict
 from whetstone.rollout import run_episode
 from whetstone.trajectory import EndReason, Task, Trajectory
-from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory, encoded_turn
+from whetstone.trajectory_json import decode_trajectories, encode_trajectory, encode_turn
 
 LAKE = Task("lake", "", {"lake": ["...", ".O.", "..."], "start": [0, 0], "goal": [2, 2]})
 
@@ -126,14 +126,14 @@ def test_invalid_unicode_in_a_call_breaks_neither_the_episode_nor_its_record(nam
     done = asyncio.run(
         play_with_policy(lambda: GameEnvironment(EchoGame), LAKE, lambda *_: next(left), seed=0, max_turns=3)
     ).trajectory
-    decoded = decoded_trajectories([encoded_trajectory(done)])[0]
+    decoded = decode_trajectories([encode_trajectory(done)])[0]
     assert [call.outcome for turn in decoded.turns for call in turn.calls] == [
         call.outcome for turn in done.turns for call in turn.calls
     ]
     for turn in done.turns:
         for message in turn.observation:
             assert "\ud83d" not in message.text
-        json.dumps(encoded_turn(turn), ensure_ascii=False).encode()
+        json.dumps(encode_turn(turn), ensure_ascii=False).encode()
 
 
 def episode(*messages, **options):
@@ -176,7 +176,7 @@ def test_invalid_move_is_answered_and_counts_as_a_step():
 
 def test_verdict_is_stored_on_disk():
     done = episode(*map(assistant, ("right", "right", "down", "down")))
-    assert decoded_trajectories([encoded_trajectory(done)])[0].final == done.final
+    assert decode_trajectories([encode_trajectory(done)])[0].final == done.final
 
 
 def test_verdict_of_an_unfinished_episode_is_a_failure():

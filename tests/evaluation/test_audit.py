@@ -9,7 +9,7 @@ import pytest
 from support.cli import whetstone as command
 from support.sandbox import mark_isolation
 from support.slow import mostly_slow
-from whetstone.assembly import scoring_components
+from whetstone.assembly import build_scoring_components
 from whetstone.chat import assistant, user
 from whetstone.environments import Observation, StepResult
 from whetstone.errors import RecipeError, TaskError
@@ -26,7 +26,9 @@ RECIPES = [*built_in_recipes(), *built_in_methods()]
 
 def run_audit(reward, recipe="demo", tasks=3, **more):
     """Return the results of the checks by name."""
-    source, make, own = scoring_components(load_recipe(recipe, [f"reward={reward}"] if isinstance(reward, str) else []))
+    source, make, own = build_scoring_components(
+        load_recipe(recipe, [f"reward={reward}"] if isinstance(reward, str) else [])
+    )
     audit = Audit(make, source, own if isinstance(reward, str) else reward, tasks=tasks, max_turns=6, **more)
 
     async def main():
@@ -245,7 +247,7 @@ def test_tasks_without_an_expert_are_tested_with_honest_failures(tmp_path):
         "".join(f'{{"prompt": "What is {k}+1?", "answer": {k + 1}}}\n' for k in range(9))
     )
     keys = [f"tasks={{source: jsonl, path: {tmp_path / 'tasks.jsonl'}}}", "supervised=null", f"reward={ADDED}"]
-    source, make, reward = scoring_components(load_recipe("demo", [*keys, "ablations=null"]))
+    source, make, reward = build_scoring_components(load_recipe("demo", [*keys, "ablations=null"]))
 
     async def main():
         return {check.name: check async for check in Audit(make, source, reward, tasks=4, max_turns=4).checks()}
@@ -300,7 +302,7 @@ def test_narrow_margin_between_good_and_bad_is_noted():
 )
 def test_every_built_in_recipe_passes(recipe):
     try:
-        parts = scoring_components(load_recipe(recipe))
+        parts = build_scoring_components(load_recipe(recipe))
     except TaskError as missing:
         pytest.skip(f"{missing}: put GSM8K into data/gsm8k")
     except RecipeError as missing:

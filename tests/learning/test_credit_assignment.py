@@ -27,10 +27,10 @@ from whetstone.trajectory import Author, EndReason, Group, RemovalScope, Score, 
 
 
 def turn(number, context, action):
-    sampled = Tokens.sampled(
+    sampled = Tokens.from_samples(
         action, logprobs=[-1.0] * len(action), versions=[0] * len(action), entropies=[0.0] * len(action)
     )
-    return Turn(Tokens.written(context, Author.ENVIRONMENT), sampled, assistant("x"), opens_segment=number == 0)
+    return Turn(Tokens.from_ids(context, Author.ENVIRONMENT), sampled, assistant("x"), opens_segment=number == 0)
 
 
 def trajectory(name, score, **changes):
@@ -79,7 +79,7 @@ def test_turn_critic_reads_the_first_token_and_all_tokens_receive_the_advantage(
 
 
 def test_truncated_episode_bootstraps_from_the_critic():
-    closing = Tokens.written([10, 11], Author.ENVIRONMENT)
+    closing = Tokens.from_ids([10, 11], Author.ENVIRONMENT)
     cut = group(Score(0.0), ended=EndReason.MAX_TURNS, closing=closing)
     ((trained,),) = assign([cut], by_turns(trace=0.0)).by_group
     # the critic returns 0.7 for the state after the last observation
@@ -164,7 +164,7 @@ def test_rewards_are_shaped_before_and_advantages_transformed_after_estimation()
 
 def test_token_columns_are_in_order_of_turns_for_any_segments():
     first, second = turn(0, [1, 2, 3], [4, 5]), turn(1, [6], [7, 8, 9])
-    rewritten = replace(first, training_context=Tokens.written([1], Author.ENVIRONMENT))
+    rewritten = replace(first, training_context=Tokens.from_ids([1], Author.ENVIRONMENT))
     trained = replace(trajectory("a", Score(0.0, turns=(1.0, 2.0))), turns=(rewritten, second))
 
     def turn_by_turn(turn_rewards: PerTurn) -> PerTurn:

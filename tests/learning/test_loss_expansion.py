@@ -207,7 +207,7 @@ def updated(*overrides):
     async def sample():
         engine = LocalEngine(assembly.policy.model, context_length=assembly.policy.context_length)
         try:
-            collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0))
+            collector = assembly.build_collector(assembly.policy_actor(engine, temperature=1.0))
             return await collector.group(
                 Plan(assembly.source.task(0), seed=3, name="group-0/"), Independent(group_size=3)
             )

@@ -35,7 +35,7 @@ def trained(tmp_path, monkeypatch):
             wrong.by = by
             return wrong
 
-        monkeypatch.setattr(RunComponents, "engine", engine)
+        monkeypatch.setattr(RunComponents, "build_engine", engine)
         progress = Lines()
         changes = [
             *(c for c in SMALL if not c.startswith("supervised.")),

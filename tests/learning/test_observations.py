@@ -24,8 +24,8 @@ ON = "reinforcement.train_on_observations=true"
 
 def turn(context, action, *, opens=False):
     n = len(action)
-    drawn = Tokens.sampled(action, logprobs=[-1.0] * n, versions=[0] * n, entropies=[0.5] * n)
-    return Turn(Tokens.written(context, Author.ENVIRONMENT), drawn, assistant("x"), opens_segment=opens)
+    drawn = Tokens.from_samples(action, logprobs=[-1.0] * n, versions=[0] * n, entropies=[0.5] * n)
+    return Turn(Tokens.from_ids(context, Author.ENVIRONMENT), drawn, assistant("x"), opens_segment=opens)
 
 
 def path(*turns):
@@ -52,7 +52,7 @@ def test_rewritten_context_is_a_prompt_and_not_trained():
 
 
 def test_turn_with_a_training_context_is_trained_only_in_that_context():
-    turn_with_context = replace(turn([7], [8]), training_context=Tokens.written([1, 2], Author.ENVIRONMENT))
+    turn_with_context = replace(turn([7], [8]), training_context=Tokens.from_ids([1, 2], Author.ENVIRONMENT))
     first, own = path(turn([1], [3], opens=True), turn_with_context).segments(observations=True)
     # in its sampled segment the action is spliced: read, not trained; the observation before it is trained
     assert first.action_mask == (False, True, True, False)

@@ -32,7 +32,7 @@ def sampled(small_demo):
         async def group():
             engine = LocalEngine(assembly.policy.model, context_length=assembly.policy.context_length)
             try:
-                collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0))
+                collector = assembly.build_collector(assembly.policy_actor(engine, temperature=1.0))
                 plan = Plan(assembly.source.task(0), seed=3, name="x/")
                 return await collector.group(plan, Independent(group_size=3))
             finally:

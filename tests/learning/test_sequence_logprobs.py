@@ -22,10 +22,10 @@ from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, 
 
 
 def turn(number, context, action):
-    sampled = Tokens.sampled(
+    sampled = Tokens.from_samples(
         action, logprobs=[-1.0] * len(action), versions=[0] * len(action), entropies=[0.0] * len(action)
     )
-    return Turn(Tokens.written(context, Author.ENVIRONMENT), sampled, assistant("x"), opens_segment=number == 0)
+    return Turn(Tokens.from_ids(context, Author.ENVIRONMENT), sampled, assistant("x"), opens_segment=number == 0)
 
 
 def forest():

@@ -148,11 +148,11 @@ def test_ratio_is_over_all_tokens_of_a_trajectory():
 
 def turn(number, context, action, *, opens):
     """Build a turn whose stored log-probs are slightly higher than those of the model, so that ratios are not 1."""
-    drawn = Tokens.sampled(
+    drawn = Tokens.from_samples(
         action, logprobs=[-4.0 - 0.1 * k for k in range(len(action))], versions=[0] * len(action),
         entropies=[0.0] * len(action),
     )  # fmt: skip
-    return Turn(Tokens.written(context, Author.ENVIRONMENT), drawn, assistant(str(number)), opens_segment=opens)
+    return Turn(Tokens.from_ids(context, Author.ENVIRONMENT), drawn, assistant(str(number)), opens_segment=opens)
 
 
 def groups(*rewards):

@@ -33,7 +33,7 @@ def parts(small_demo):
         async def sampled():
             engine = LocalEngine(assembly.policy.model, context_length=assembly.policy.context_length)
             try:
-                collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0))
+                collector = assembly.build_collector(assembly.policy_actor(engine, temperature=1.0))
                 plans = [Plan(assembly.source.task(k), seed=3, name=f"group-{k}/") for k in range(3)]
                 return [await collector.group(plan, Independent(group_size=3)) for plan in plans]
             finally:

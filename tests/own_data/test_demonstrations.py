@@ -35,7 +35,9 @@ def test_conversation_has_the_tokens_of_the_experts_episode(assembly):
 
     from whetstone.rollout import Plan
 
-    played = asyncio.run(assembly.collector(assembly.expert_actor()).sample(Plan(assembly.source.task(0), seed=0)))
+    played = asyncio.run(
+        assembly.build_collector(assembly.expert_actor()).sample(Plan(assembly.source.task(0), seed=0))
+    )
     row = Row("a", {"messages": [message.to_openai() for message in played.messages]})
     converted = in_tokens(read_conversation(row, assembly.environment().toolset.specs), assembly.chat)
     assert [s.tokens.ids for s in converted.segments()] == [s.tokens.ids for s in played.segments()]

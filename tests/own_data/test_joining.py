@@ -12,7 +12,7 @@ from whetstone.trajectory import Author, Group, OffPolicy, Task, Tokens
 def step(text, seen):
     """Return a turn after this observation."""
     action_turn = turn(text, ids=tuple(map(ord, text)))
-    return replace(action_turn, context=Tokens.written((seen,), Author.ENVIRONMENT), opens_segment=seen == 0)
+    return replace(action_turn, context=Tokens.from_ids((seen,), Author.ENVIRONMENT), opens_segment=seen == 0)
 
 
 def episode(name, reward, *steps, **more):

@@ -129,7 +129,7 @@ def test_turn_shared_by_trajectories_stays_one_object():
 
 def test_written_text_starts_at_ratio_one_and_has_no_log_probs():
     written_turn = turn("by hand")
-    written = Tokens.written(written_turn.action.ids, Author.CORRECTED)
+    written = Tokens.from_ids(written_turn.action.ids, Author.CORRECTED)
     by_hand = Group(
         GROUPS[0].task,
         (

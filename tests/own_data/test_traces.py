@@ -457,7 +457,9 @@ def episodes(draw):
                  for k, each in enumerate(draw(st.lists(CALLS, max_size=2)))]  # fmt: skip
         results = tuple(tool_result(draw(WORDS), call_id=each.id) for each in calls)
         following = results or (user(draw(WORDS)),)
-        turns.append(Turn(Tokens.written((1,), 0), Tokens.written((2,), 0), assistant(draw(WORDS), *calls), following))
+        turns.append(
+            Turn(Tokens.from_ids((1,), 0), Tokens.from_ids((2,), 0), assistant(draw(WORDS), *calls), following)
+        )
     return episode("e 1", 0.5, turns, opening=draw(WORDS))
 
 

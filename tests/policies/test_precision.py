@@ -124,7 +124,7 @@ def test_sampler_and_learner_agree_in_lower_precision(tmp_path, precision, with_
     trainer = ModelTrainer(assembly.policy, OptimizerSettings(learning_rate=1e-2))
 
     async def sampled():
-        engine = assembly.engine()
+        engine = assembly.build_engine()
         try:
             await engine.load_weights(dict(assembly.policy.model.named_parameters()), 1)
             return await engine.generate(

@@ -10,7 +10,7 @@ from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
 from whetstone.plugins import validate_options
 from whetstone.recipe import load_recipe
-from whetstone.recipe.aliases import ALIASES
+from whetstone.recipe.resolved import ALIASES
 
 PLAIN = [change for change in SMALL if not change.startswith("supervised.")]
 BUILT_IN = {"advantage": ADVANTAGES, "objective": OBJECTIVES, "importance_correction": CORRECTIONS}

@@ -83,7 +83,7 @@ def test_trl_config_gives_the_same_recipe_from_yaml_json_and_python(tmp_path):
     texts = {"a.json": json.dumps(TRL), "a.yaml": json.dumps(TRL), "a.py": python, "b.py": f"config = {TRL!r}\n"}
     one, *others = [read("trl", tmp_path, name, text) for name, text in texts.items()]
     assert all(other == one for other in others)
-    recipe = load_recipe(one.nested()).recipe
+    recipe = load_recipe(one.to_nested_keys()).recipe
     # 8 episodes x 4 accumulated / 4 per task; 7 optimizer steps, 2 per generation
     assert (recipe.reinforcement.tasks_per_step, recipe.reinforcement.steps) == (8, 4)
     assert (recipe.rollout.group_size, recipe.reinforcement.reference_kl) == (4, 0.04)
@@ -98,7 +98,7 @@ def test_trl_config_gives_the_same_recipe_from_yaml_json_and_python(tmp_path):
 )
 def test_kl_of_verl_keeps_its_estimate(tmp_path, kind, expected):
     result = read("verl", tmp_path, "a.yaml", VERL.replace("low_var_kl", kind))
-    assert load_recipe(result.nested()).recipe.reinforcement.reference_estimator == expected
+    assert load_recipe(result.to_nested_keys()).recipe.reinforcement.reference_estimator == expected
 
 
 def test_kl_without_counterpart_is_reported(tmp_path):
@@ -109,7 +109,7 @@ def test_kl_without_counterpart_is_reported(tmp_path):
 
 def test_moving_reference_is_translated_if_it_is_enabled(tmp_path):
     moving = read("trl", tmp_path, "a.json", json.dumps({**TRL, "sync_ref_model": True, "ref_model_sync_steps": 64}))
-    settings = load_recipe(moving.nested()).recipe.reinforcement
+    settings = load_recipe(moving.to_nested_keys()).recipe.reinforcement
     assert (settings.reference_sync_steps, settings.reference_mixup_alpha) == (64, 0.6)
     still = read("trl", tmp_path, "b.json", json.dumps({**TRL, "sync_ref_model": False, "ref_model_sync_steps": 64}))
     assert "reinforcement.reference_sync_steps" not in still.recipe
@@ -119,7 +119,7 @@ def test_moving_reference_is_translated_if_it_is_enabled(tmp_path):
 def test_clip_without_effect_is_reported_and_left_out(tmp_path):
     result = read("trl", tmp_path, "a.json", json.dumps({**TRL, "num_iterations": 1}))
     assert not [path for path in result.recipe if path.startswith("objective.clip")]
-    (line,) = [line for line in result.lines("no effect") if line.startswith("epsilon: 0.2")]
+    (line,) = [line for line in result.format_entries("no effect") if line.startswith("epsilon: 0.2")]
     assert "every ratio is 1" in line
     assert "objective.clip" in line
     assert not [entry for entry in result.entries if entry.status == "translated" and not entry.recipe]
@@ -127,11 +127,11 @@ def test_clip_without_effect_is_reported_and_left_out(tmp_path):
 
 def test_arguments_of_a_trl_script_are_translated_or_reported(tmp_path):
     result = read("trl", tmp_path, "train.py", SCRIPT)
-    recipe = load_recipe(result.nested()).recipe
+    recipe = load_recipe(result.to_nested_keys()).recipe
     assert (recipe.policy.path, recipe.policy.dtype, recipe.engine.name) == ("Qwen/Qwen3-0.6B", "bfloat16", "vllm")
     assert (recipe.policy.lora.rank, recipe.policy.lora.target_modules) == (8, ["q_proj"])
     assert [tracker.name for tracker in recipe.trackers] == ["wandb"]
-    missing = result.lines("missing")
+    missing = result.format_entries("missing")
     assert [line.partition(":")[0] for line in missing] == ["reward_funcs", "train_dataset", "peft_config.lora_dropout"]
     assert "[short]" in missing[0]
     assert "openai/gsm8k: " in missing[1].replace('"', "")
@@ -166,12 +166,12 @@ def test_defaults_that_differ_from_those_of_a_recipe_are_imported_and_reported(k
     for recipe in recipes:
         assert expected.items() <= recipe.items()
         assert expected.items() <= result.recipe.items()
-    load_recipe(result.nested())
+    load_recipe(result.to_nested_keys())
 
 
 def test_yaml_of_verl_becomes_a_recipe(tmp_path):
     result = read("verl", tmp_path, "a.yaml", VERL)
-    recipe = load_recipe(result.nested()).recipe
+    recipe = load_recipe(result.to_nested_keys()).recipe
     assert (recipe.reinforcement.minibatches, recipe.rollout.group_size, recipe.environment.max_turns) == (4, 5, 6)
     assert (recipe.reinforcement.reference_kl, recipe.reinforcement.reference_estimator) == (0.01, "k3")
     assert (recipe.advantage.name, result.recipe["advantage.trace"]) == ("token_gae", 0.95)
@@ -186,11 +186,11 @@ def test_yaml_of_verl_becomes_a_recipe(tmp_path):
 
 def test_command_line_of_verl_in_a_shell_script_becomes_a_recipe(tmp_path):
     result = read("verl", tmp_path, "run.sh", SHELL)
-    recipe = load_recipe(result.nested()).recipe
+    recipe = load_recipe(result.to_nested_keys()).recipe
     assert (recipe.policy.path, recipe.reinforcement.tasks_per_step) == ("Qwen/Qwen3-0.6B", 64)
     assert (recipe.rollout.group_size, recipe.reinforcement.minibatches) == (5, 2)
     assert recipe.tasks.options["path"] == str(Path.home() / "data/train.parquet")
-    (missing,) = result.lines("missing")
+    (missing,) = result.format_entries("missing")
     assert missing.startswith("trainer.total_epochs: $UNKNOWN: a run is counted in steps: reinforcement.steps")
 
 
@@ -214,8 +214,8 @@ def report_is_complete(kind, keys):
     """Check that each key is on one line, and that the recipe can be loaded."""
     result = translate_config(kind, keys)
     assert [entry.key for entry in result.entries][: len(keys)] == list(keys)
-    assert len(result.lines(*STATUSES)) == len(result.entries)
-    load_recipe(result.nested())
+    assert len(result.format_entries(*STATUSES)) == len(result.entries)
+    load_recipe(result.to_nested_keys())
     reported = {
         path for entry in result.entries for path in ([entry.key] if entry.status == "to set" else entry.recipe)
     }
@@ -365,6 +365,6 @@ def test_variables_of_a_script_have_their_defaults_and_home_is_resolved(tmp_path
     )
     result = read("verl", tmp_path, "run.sh", script)
     assert result.recipe["tasks.held_out"] == "${HOME}/data/test.parquet"
-    recipe = load_recipe(result.nested()).recipe
+    recipe = load_recipe(result.to_nested_keys()).recipe
     assert recipe.policy.path == "Qwen/Qwen3-0.6B"
     assert recipe.tasks.options["path"] == str(Path.home() / "data/train.parquet")

@@ -18,11 +18,11 @@ TASK = Task("sum/1", "1 + 1")
 
 
 def turn(seed):
-    action = Tokens.sampled(
+    action = Tokens.from_samples(
         [seed, seed + 1], logprobs=[-1 / 3 - seed, -math.inf], versions=[seed, seed], entropies=[0.1 * seed, 1e-17]
     )
     return Turn(
-        context=Tokens.written([7, 8, 9], Author.ENVIRONMENT),
+        context=Tokens.from_ids([7, 8, 9], Author.ENVIRONMENT),
         action=action,
         message=assistant(f"<call>{seed}</call>"),
         observation=(tool_result(f"{seed}\n", call_id="c1"),),

@@ -13,7 +13,7 @@ from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, T
 
 pytestmark = pytest.mark.usefixtures("rendered")
 
-NOTHING = Tokens.written((), Author.ENVIRONMENT)
+NOTHING = Tokens.from_ids((), Author.ENVIRONMENT)
 
 
 def result(success, low, high, **more):

@@ -20,19 +20,19 @@ from whetstone.trajectory import (
 )
 
 FIRST = Turn(
-    Tokens.written([1, 2], Author.ENVIRONMENT),
-    Tokens.sampled([3, 4], logprobs=[-0.1, -1 / 3], versions=[5, 6], entropies=[0.2, 0.3]),
+    Tokens.from_ids([1, 2], Author.ENVIRONMENT),
+    Tokens.from_samples([3, 4], logprobs=[-0.1, -1 / 3], versions=[5, 6], entropies=[0.2, 0.3]),
     assistant("thinking é", ToolCall("calculator", '{"expression": "1+2"}', "call_0_0")),
     (tool_result("3", call_id="call_0_0"), user("go on")),
     reward=0.25,
     calls=(CallRecord("calculator", "ok", 0.125, True),),
     opens_segment=True,
-    training_context=Tokens.written([1], Author.ENVIRONMENT),
+    training_context=Tokens.from_ids([1], Author.ENVIRONMENT),
     generation_seconds=0.5,
     queue_seconds=0.25,
     environment_seconds=0.125,
 )
-LAST = Turn(Tokens.written([7], Author.OTHER_AGENT), Tokens.written([8], Author.EXPERT), assistant("3"))
+LAST = Turn(Tokens.from_ids([7], Author.OTHER_AGENT), Tokens.from_ids([8], Author.EXPERT), assistant("3"))
 WHOLE = Trajectory(
     "a", "task", (user("1+2?"),), (FIRST, LAST), EndReason.TERMINATED,
     score=Score(1.0, {"x": 1.0}, (0.5, 0.5), True, judgements=(Judgement("Is it?", {"reason": "so", "met": True}),)),

@@ -21,7 +21,7 @@ ORDER = [
     "renamed_modules", "lazy_imports", "masking", "errors", "user_code", "optional_dependencies", "bounded_types",
     "renames", "python_syntax", "strict_json", "cancellation", "waiting", "seeding", "compute_thread", "garbage",
     "own_loop", "atomic_write", "json_lines", "cache_dir", "truncate_text", "network", "capabilities", "plugins",
-    "recipe", "sandbox", "tokens", "chat", "notebook_html", "end_reason", "provenance", "trajectory", "trajectory_json",
+    "recipe", "sandbox", "tokens", "chat", "notebook_html", "provenance", "trajectory", "trajectory_json",
     "failure_causes", "tool_calls", "tools", "tasks", "environments",
     "policies", "inference", "rewards", "rollout", "algorithms", "learning", "evaluation", "reporting",
     "record", "data", "assembly", "scaling", "training", "analysis", "serving", "viewer", "recipes", "cli",

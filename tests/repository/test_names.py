@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from whetstone import renames
 from whetstone.cli.main import cli
 from whetstone.plugins import get_component_options
-from whetstone.recipe.error_messages import models_in
+from whetstone.recipe.error_messages import find_settings_models
 from whetstone.recipe.settings import Recipe
 from whetstone.reporting.metric_names import METRICS
 
@@ -35,7 +35,7 @@ def recipe_keys(model: type[BaseModel], above: str = "") -> dict[str, None]:
     keys = {}
     for name, field in model.model_fields.items():
         keys[f"{above}{name}"] = None
-        for below in models_in(field.annotation):
+        for below in find_settings_models(field.annotation):
             keys |= recipe_keys(below, f"{above}{name}.")
     return keys
 

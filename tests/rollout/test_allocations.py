@@ -105,7 +105,7 @@ def start_group(assembly):
     def group(step, until=10, steps=3):
         async def main():
             method = Method(start=ExpertPrefix(anneal_updates=until))
-            collector = assembly.collector(assembly.expert_actor(), method=method)
+            collector = assembly.build_collector(assembly.expert_actor(), method=method)
             task = next(t for t in assembly.source.held_out(20) if len(t.private["steps"]) == steps)
             return await collector.group(Plan(task, 0, name="y/", step=step), Independent(group_size=3))
 

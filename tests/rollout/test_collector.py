@@ -20,7 +20,7 @@ from whetstone.trajectory import EndReason, RemovalScope, Score, Task
 
 def collect(assembly, actor, tasks, size=2, **changes):
     async def main():
-        collector = replace(assembly.collector(actor), **changes)
+        collector = replace(assembly.build_collector(actor), **changes)
         return [group async for group in collector.groups(make_plans(tasks, seed=0), Independent(group_size=size))]
 
     return asyncio.run(main())
@@ -36,10 +36,10 @@ def test_expert_solves_every_kind_of_task_in_the_same_loop(assembly):
 
 def test_siblings_are_sampled_with_different_seeds(assembly):
     async def main():
-        engine = assembly.engine()
+        engine = assembly.build_engine()
         actor = assembly.policy_actor(engine, temperature=1.0)
         try:
-            collector = assembly.collector(actor)
+            collector = assembly.build_collector(actor)
             task = assembly.source.task(0)
             return [await collector.sample(Plan(task, seed=0), index=i) for i in (0, 1, 0)]
         finally:
@@ -135,7 +135,7 @@ class FailingActor:
 
 def test_infrastructure_failure_is_retried_and_counted(assembly):
     async def main():
-        collector = assembly.collector(FailingActor(assembly.expert_actor(), 2))
+        collector = assembly.build_collector(FailingActor(assembly.expert_actor(), 2))
         return await collector.sample(Plan(assembly.source.task(0), seed=0)), collector.status()
 
     trajectory, status = asyncio.run(main())
@@ -179,7 +179,7 @@ def test_tasks_can_be_infinite_and_groups_arrive_as_they_finish(assembly):
                 may_finish[opens[number]].set()
             return group
 
-        collector = replace(assembly.collector(assembly.expert_actor()), max_in_flight=4)
+        collector = replace(assembly.build_collector(assembly.expert_actor()), max_in_flight=4)
         groups = collector.groups(make_plans(tasks(), seed=0), strategy)
         first = [await anext(groups) for _ in range(3)]
         await groups.aclose()
@@ -207,7 +207,7 @@ def test_cancelling_a_collection_closes_every_environment(assembly):
             closed.append(1)
 
     async def main():
-        collector = replace(assembly.collector(assembly.expert_actor()), environment=Hanging, max_in_flight=5)
+        collector = replace(assembly.build_collector(assembly.expert_actor()), environment=Hanging, max_in_flight=5)
         tasks = [assembly.source.task(i) for i in range(4)]
 
         async def collect_all():
@@ -229,7 +229,7 @@ def test_cancelling_a_collection_closes_every_environment(assembly):
 def test_groups_wait_for_the_learner_if_admission_requires_it(assembly):
     async def main():
         admission = Admission(2)
-        collector = assembly.collector(assembly.expert_actor())
+        collector = assembly.build_collector(assembly.expert_actor())
         tasks = (assembly.source.task(i) for i in itertools.count())
         groups = collector.groups(make_plans(tasks, seed=0), Independent(group_size=2), admission=admission)
         for _ in range(2):
@@ -252,7 +252,7 @@ def test_failing_source_is_reported_after_the_finished_groups(assembly):
 
     async def main():
         groups, message = [], ""
-        collector = assembly.collector(assembly.expert_actor())
+        collector = assembly.build_collector(assembly.expert_actor())
         try:
             async for group in collector.groups(make_plans(tasks(), seed=0), Independent(group_size=2)):
                 groups.append(group)
@@ -269,9 +269,9 @@ def test_failing_source_is_reported_after_the_finished_groups(assembly):
 )
 def test_trajectories_are_identical_for_any_concurrency(assembly):
     async def main(max_in_flight):
-        engine = assembly.engine()
+        engine = assembly.build_engine()
         collector = replace(
-            assembly.collector(assembly.policy_actor(engine, temperature=1.0)), max_in_flight=max_in_flight
+            assembly.build_collector(assembly.policy_actor(engine, temperature=1.0)), max_in_flight=max_in_flight
         )
         try:
             tasks = [assembly.source.task(i) for i in range(8)]
@@ -291,8 +291,8 @@ def test_trajectories_are_identical_for_any_concurrency(assembly):
 
 def test_repeated_task_is_sampled_again_with_distinct_names(assembly):
     async def main():
-        engine = assembly.engine()
-        collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0))
+        engine = assembly.build_engine()
+        collector = assembly.build_collector(assembly.policy_actor(engine, temperature=1.0))
         try:
             tasks = [assembly.source.task(0)] * 3
             return [group async for group in collector.groups(make_plans(tasks, seed=0), Independent(group_size=4))]
@@ -318,7 +318,7 @@ def test_collection_without_a_playable_task_ends_and_cancels_all_episodes(assemb
             pass
 
     async def main():
-        collector = replace(assembly.collector(assembly.expert_actor()), environment=Unplayable)
+        collector = replace(assembly.build_collector(assembly.expert_actor()), environment=Unplayable)
         with pytest.raises(NoScoredEpisodesError, match=r"RuntimeError: there is no such world \(32\)"):
             async for _ in collector.groups(make_plans([assembly.source.task(0)], seed=0), Independent(group_size=40)):
                 pass
@@ -341,7 +341,7 @@ class Crowded:
 
 
 def collect_crowded(assembly, tasks):
-    collector = replace(assembly.collector(assembly.expert_actor()), environment=Crowded)
+    collector = replace(assembly.build_collector(assembly.expert_actor()), environment=Crowded)
 
     async def main():
         plans = make_plans([Task(str(k), "") for k in tasks], seed=0)

@@ -40,7 +40,7 @@ class Actor:
         if moment.turn == self.hangs_at:
             await asyncio.sleep(FOREVER)
         message = assistant("", ToolCall("look", "{}")) if moment.turn == 0 else assistant("done")
-        return Action(Tokens.written(CHAT.write(message, moment.tools), Author.EXPERT))
+        return Action(Tokens.from_ids(CHAT.write(message, moment.tools), Author.EXPERT))
 
     async def is_answering(self):
         return self.answers_probe
@@ -360,7 +360,7 @@ def test_plain_users_run_in_parallel(stage):
 
     class Answers(Actor):
         async def act(self, moment):
-            return Action(Tokens.written(CHAT.write(assistant("done"), moment.tools), Author.EXPERT))
+            return Action(Tokens.from_ids(CHAT.write(assistant("done"), moment.tools), Author.EXPERT))
 
     assert_all_scored(group_of(None, lambda: ToolEnvironment(user=User), actor=Answers()))
 
@@ -412,7 +412,7 @@ def test_game_without_a_declared_isolation_runs_in_a_thread():
 
     class Opens(Actor):
         async def act(self, moment):
-            return Action(Tokens.written(CHAT.write(assistant("open"), moment.tools), Author.EXPERT))
+            return Action(Tokens.from_ids(CHAT.write(assistant("open"), moment.tools), Author.EXPERT))
 
     assert_all_scored(group_of(None, lambda: GameEnvironment(Door, actions="text"), actor=Opens()))
 

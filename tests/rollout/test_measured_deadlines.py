@@ -60,7 +60,7 @@ def test_tool_that_hangs_ends_at_the_derived_deadline(assembly):
 
     async def main():
         deadline = MeasuredDeadline("auto", floor=0.2, factor=0.0, count=8)
-        collector = assembly.collector(assembly.expert_actor())
+        collector = assembly.build_collector(assembly.expert_actor())
         make = collector.environment
 
         def environment():

@@ -17,7 +17,7 @@ from whetstone.rollout.context_transforms.hint import Hint
 from whetstone.rollout.relabel_context import relabel_context
 from whetstone.tools import pocket_calculator
 from whetstone.trajectory import Group, Score
-from whetstone.trajectory_json import encoded_trajectory
+from whetstone.trajectory_json import encode_trajectory
 
 TOOLS = ToolEnvironment(tools=[pocket_calculator]).toolset.specs
 EPISODE = in_order(call("12*34"), call("408+0"), assistant("408"))
@@ -59,7 +59,7 @@ def test_unsupported_contexts_are_refused():
 
 def of_file(tmp_path, *episodes):
     path = tmp_path / "episodes.jsonl"
-    path.write_bytes(b"".join(encoded_trajectory(episode) + b"\n" for episode in episodes))
+    path.write_bytes(b"".join(encode_trajectory(episode) + b"\n" for episode in episodes))
     return path
 
 

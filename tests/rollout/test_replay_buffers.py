@@ -87,7 +87,7 @@ def test_threshold_of_zero_replays_nothing():
 
 
 def test_correction_that_needs_log_probs_refuses_trajectories_without_them():
-    written = replace(turn("4"), action=Tokens.written((7,), Author.EXPERT))
+    written = replace(turn("4"), action=Tokens.from_ids((7,), Author.EXPERT))
     unknown = replace(turn("4"), action=replace(turn("4").action, logprobs=(math.nan, math.nan)))
     replay = SuccessReplay(off_policy=OffPolicy.STORED)
     replay.observe(step_outcome(Group(TASK, (path("s", 1, [written]),))))

@@ -10,7 +10,7 @@ from whetstone.chat import assistant
 from whetstone.rollout.strategies import Independent, RevisedTrajectories
 from whetstone.rollout.strategies.revised_trajectories import build_revision, shared_turns
 from whetstone.trajectory import Author, Score
-from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
+from whetstone.trajectory_json import decode_trajectories, encode_trajectory
 
 REFLECTION = "That was wrong. Another way: "
 
@@ -74,7 +74,7 @@ def test_shared_turns_stay_the_same_objects_in_records():
     revision = build_revision(longer, forked, REFLECTION, Words())
     assert revision.turns[0] is bad.turns[0]
     assert (revision.parent, revision.fork_turn) == (bad.id, 1)
-    _, decoded = decoded_trajectories([encoded_trajectory(each) for each in (longer, revision)])
+    _, decoded = decode_trajectories([encode_trajectory(each) for each in (longer, revision)])
     assert [t.action.ids for t in decoded.turns] == [t.action.ids for t in revision.turns]
     assert [t.action.authors for t in decoded.turns] == [t.action.authors for t in revision.turns]
 

@@ -191,7 +191,7 @@ def test_deepagent_worked_numbers():
     """Check turns of 10, 20, a fold of 1, and 30 tokens after a memory of 15: 31 and 30 are trained, 15 are masked."""
     turns = [turn(ids=tuple(range(n))) for n in (10, 20, 1, 30)]
     continued = [replace(t, opens_segment=k in (0, 3)) for k, t in enumerate(turns)]
-    memory = Tokens.written(tuple(range(15)), Author.ENVIRONMENT)
+    memory = Tokens.from_ids(tuple(range(15)), Author.ENVIRONMENT)
     continued[3] = replace(continued[3], context=memory)
     first, second = path("x", 1, continued).segments()
     assert (sum(first.action_mask), sum(second.action_mask)) == (31, 30)

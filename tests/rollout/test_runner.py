@@ -33,7 +33,7 @@ class ScriptedActor:
         if isinstance(message, Exception):
             raise message
         ids = CHAT.write(message, moment.tools)
-        return Action(Tokens.written(ids if self.complete else ids[:-1], Author.EXPERT), self.complete)
+        return Action(Tokens.from_ids(ids if self.complete else ids[:-1], Author.EXPERT), self.complete)
 
     def leave(self, episode):
         self.left.append(episode)

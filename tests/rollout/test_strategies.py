@@ -16,7 +16,7 @@ def sample_group(assembly):
     async def group(name, size, temperature=1.0):
         engine = LocalEngine(assembly.policy.model, context_length=assembly.policy.context_length)
         try:
-            collector = assembly.collector(assembly.policy_actor(engine, temperature=temperature))
+            collector = assembly.build_collector(assembly.policy_actor(engine, temperature=temperature))
             task = assembly.source.held_out(1)[0]
             return await collector.group(Plan(task, seed=3, name="x/"), STRATEGIES[name](group_size=size))
         finally:
@@ -52,7 +52,7 @@ def test_fork_shares_turns_with_its_parent_and_continues_independently(expert_gr
 @pytest.fixture
 def expert_group(assembly):
     async def group():
-        collector = assembly.collector(assembly.expert_actor())
+        collector = assembly.build_collector(assembly.expert_actor())
         task = next(t for t in assembly.source.held_out(20) if len(t.private["steps"]) == 3)
         return await collector.group(Plan(task, seed=0, name="y/"), STRATEGIES["random_branching"](group_size=2))
 
@@ -61,7 +61,7 @@ def expert_group(assembly):
 
 def test_fork_turns_are_sampled_deterministically(assembly):
     async def fork_turns(seed):
-        collector = assembly.collector(assembly.expert_actor())
+        collector = assembly.build_collector(assembly.expert_actor())
         task = next(t for t in assembly.source.held_out(20) if len(t.private["steps"]) == 3)
         group = await collector.group(Plan(task, seed=seed, name="z/"), STRATEGIES["random_branching"](group_size=12))
         return [t.fork_turn for t in group.trajectories[6:]]

@@ -14,7 +14,7 @@ from whetstone.scaling.protocol import ActorUnavailable, EpisodeReset, Finished,
 from whetstone.scaling.worker_pool import WorkerPool
 from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
 
-NOTHING = Tokens.written((), Author.ENVIRONMENT)
+NOTHING = Tokens.from_ids((), Author.ENVIRONMENT)
 TURN = Turn(NOTHING, NOTHING, user("so"))
 
 

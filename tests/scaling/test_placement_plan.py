@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from whetstone.cli.plan import plan as command
+from whetstone.cli.plan import plan_command as command
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
 from whetstone.scaling.placement_plan import best_plan as plan

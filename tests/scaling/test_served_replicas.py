@@ -55,7 +55,7 @@ def test_servers_sample_from_the_policy_and_receive_its_new_weights(speaking_pol
                 for replica in cluster.replicas:
                     await check_replica(replica, parts, timeout_seconds=20)
                 actor = parts.policy_actor(cluster.engine, temperature=1.0)
-                collector = cluster.distribute_collector(parts.collector(actor, method=parts.method))
+                collector = cluster.distribute_collector(parts.build_collector(actor, method=parts.method))
                 plans = list(make_plans([parts.source.task(k) for k in range(GROUPS)], seed=7, name="g/"))
                 groups = [group async for group in collector.groups(plans, parts.strategy)]
                 weights = {n: torch.nn.Parameter(p.detach() * 1.5) for n, p in parts.policy.model.named_parameters()}
@@ -91,7 +91,7 @@ def test_requests_of_a_dead_server_go_to_another_and_it_gets_weights_before_new_
             engines = [get_engine_settings(parts, k) for k in range(2)]
             async with HereCluster(parts, engines=engines, workers=1, say=messages.append) as cluster:
                 actor = parts.policy_actor(cluster.engine, temperature=1.0)
-                collector = cluster.distribute_collector(parts.collector(actor, method=parts.method))
+                collector = cluster.distribute_collector(parts.build_collector(actor, method=parts.method))
 
                 async def play(begin):
                     tasks = [parts.source.task(k) for k in range(GROUPS)]

@@ -59,14 +59,16 @@ def played(assembly, *, cluster=None, meanwhile=None, record=None, **how):
         plans = list(make_plans([assembly.source.task(k) for k in range(GROUPS)], seed=7, name="g/"))
         messages = []
         if cluster is None:
-            engine = assembly.engine()
-            collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0), method=assembly.method)
+            engine = assembly.build_engine()
+            collector = assembly.build_collector(assembly.policy_actor(engine, temperature=1.0), method=assembly.method)
             groups = [group async for group in collector.groups(plans, assembly.strategy)]
             await engine.close()
             return groups, None, messages
         async with HereCluster(assembly, say=messages.append, **cluster) as cluster_:
             actor = assembly.policy_actor(cluster_.engine, temperature=1.0)
-            collector = cluster_.distribute_collector(assembly.collector(actor, record=record, method=assembly.method))
+            collector = cluster_.distribute_collector(
+                assembly.build_collector(actor, record=record, method=assembly.method)
+            )
             if meanwhile is not None:
                 killing = asyncio.ensure_future(meanwhile(cluster_))
             groups = [group async for group in collector.groups(plans, assembly.strategy)]
@@ -169,7 +171,7 @@ def test_failure_of_all_workers_is_raised(multi_turn):
             for worker in cluster_.workers:
                 worker.kill(back=False)
             actor = multi_turn.policy_actor(cluster_.engine, temperature=1.0)
-            collector = cluster_.distribute_collector(multi_turn.collector(actor, method=multi_turn.method))
+            collector = cluster_.distribute_collector(multi_turn.build_collector(actor, method=multi_turn.method))
             plan = next(make_plans([multi_turn.source.task(0)], seed=7))
             with pytest.raises(InfrastructureError, match=r"none of 2 environment workers returned within 0\.05 s"):
                 await collector.group(plan, multi_turn.strategy)
@@ -181,7 +183,7 @@ def test_exception_of_a_strategy_in_a_worker_is_raised(multi_turn):
     async def main():
         async with HereCluster(multi_turn) as cluster_:
             actor = multi_turn.policy_actor(cluster_.engine, temperature=1.0)
-            collector = cluster_.distribute_collector(multi_turn.collector(actor, method=multi_turn.method))
+            collector = cluster_.distribute_collector(multi_turn.build_collector(actor, method=multi_turn.method))
             plan = next(make_plans([multi_turn.source.task(0)], seed=7))
 
             async def broken(task, roller):

@@ -380,10 +380,10 @@ def test_redacted_text_is_in_no_message_and_no_token_and_the_rest_is_unchanged(a
 def test_redacted_response_is_context_and_not_trained(assembly):
     redacting = Redacting(assembly.chat, lambda text: text.replace("secret", "…"))
     action = assembly.chat.encode("it is secret")
-    tokens = Tokens.sampled(
+    tokens = Tokens.from_samples(
         action, logprobs=[-1.0] * len(action), versions=[0] * len(action), entropies=[0.0] * len(action)
     )
     redacted = redacting._tokens(tokens)
     assert set(redacted.authors) == {Author.INSERTED}
     assert assembly.chat.tokenizer.decode(redacted.ids) == "it is …"
-    assert redacting._tokens(Tokens.joined([tokens])) == redacted
+    assert redacting._tokens(Tokens.concatenate([tokens])) == redacted

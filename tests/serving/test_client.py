@@ -16,7 +16,7 @@ from whetstone.serving.api_keys import Key, hash_key
 from whetstone.serving.reward_scoring import RewardScorer
 from whetstone.serving.trainable_tokens import recorded_episodes
 from whetstone.trajectory import EndReason, Score, Task
-from whetstone.trajectory_json import encoded_trajectory
+from whetstone.trajectory_json import encode_trajectory
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_recipe_reward_scores_unrewarded_episodes_and_records_unknown_scores(ass
     assert "the task's private data has nothing" in unknown.error
     assert len(lines) == 1
     path = tmp_path / "said.jsonl"
-    path.write_bytes(b"".join(encoded_trajectory(t) + b"\n" for t in over.values()))
+    path.write_bytes(b"".join(encode_trajectory(t) + b"\n" for t in over.values()))
     (recorded,) = (each for each in recorded_episodes(path) if each.task == "named")
     assert recorded.why == (f"excluded from training: {unknown.error}",)
 
@@ -196,7 +196,7 @@ def test_why_lists_trainable_tokens_of_a_recorded_file_and_reasons(assembly, tmp
 
     (over,) = played(assembly, work)
     path = tmp_path / "said.jsonl"
-    path.write_bytes(encoded_trajectory(over) + b"\nhalf a li")
+    path.write_bytes(encode_trajectory(over) + b"\nhalf a li")
     (recorded,) = recorded_episodes(path, "e1")
     forced = sum(author == "spliced" for author in over.turns[0].action.authors)
     assert forced > 0

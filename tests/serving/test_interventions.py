@@ -12,7 +12,7 @@ from support.live_serving import LiveServed, live_recipe
 from support.served_policy import TOOL, build_assembly, played
 from whetstone.algorithms.objectives.preference import dpo
 from whetstone.chat import assistant, user
-from whetstone.cli.why import why
+from whetstone.cli.why import why_command
 from whetstone.record.run_directory import open_run_directory
 from whetstone.serving import Key, Keys
 from whetstone.serving.api_keys import hash_key
@@ -327,14 +327,14 @@ def test_why_lists_trained_tokens_of_both_responses(tmp_path, learned_as, expect
     overrides = (f"live.intervention={learned_as}", "live.turns_per_update=50")
     with open_run_directory(tmp_path, live_recipe(*overrides), resume=True):
         own, n, count = with_live(tmp_path, work, *overrides)
-    printed = CliRunner().invoke(why, [str(tmp_path)])
+    printed = CliRunner().invoke(why_command, [str(tmp_path)])
     assert printed.exit_code == 0, printed.output
     assert "Ada took over" in " ".join(printed.output.split())
-    of_episode = CliRunner().invoke(why, [str(tmp_path), "e1"]).output
+    of_episode = CliRunner().invoke(why_command, [str(tmp_path), "e1"]).output
     for line in expected:
         line = line.replace("5 tokens", f"{count} tokens").format(own=repr(own[:60]), n=n)
         assert line in of_episode, of_episode
-    (turn,) = json.loads(CliRunner().invoke(why, [str(tmp_path), "--json"]).output)["turns"]
+    (turn,) = json.loads(CliRunner().invoke(why_command, [str(tmp_path), "--json"]).output)["turns"]
     assert (turn["by"], turn["learned_as"], turn["state"], turn["update"]) == ("Ada", learned_as, "waits", None)
 
 

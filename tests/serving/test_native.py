@@ -80,7 +80,7 @@ class CallingEngine:
     """An engine whose first responses are calls and whose last is unconstrained."""
 
     def __init__(self, assembly):
-        self.engine, self.chat = assembly.engine(), assembly.chat
+        self.engine, self.chat = assembly.build_engine(), assembly.chat
         self.vocabulary = len(assembly.policy.tokenizer)
         self.samplings = []
 
@@ -99,7 +99,7 @@ def play_natively(assembly, *, greedy=False):
         engine = CallingEngine(assembly)
         try:
             actor = assembly.policy_actor(engine, temperature=0.0 if greedy else 1.0)
-            return await assembly.collector(actor).sample(Plan(assembly.source.task(0), seed=SEED))
+            return await assembly.build_collector(actor).sample(Plan(assembly.source.task(0), seed=SEED))
         finally:
             await engine.close()
 

@@ -17,8 +17,10 @@ def batch_with(*functions):
         turns = []
         for context, action in (([1, 2], [3, 4]), ([5], [6, 7, 8])):
             count = len(action)
-            sampled = Tokens.sampled(action, logprobs=[-1.0] * count, versions=[0] * count, entropies=[0.5] * count)
-            written = Tokens.written(context, Author.ENVIRONMENT)
+            sampled = Tokens.from_samples(
+                action, logprobs=[-1.0] * count, versions=[0] * count, entropies=[0.5] * count
+            )
+            written = Tokens.from_ids(context, Author.ENVIRONMENT)
             turns.append(Turn(written, sampled, assistant("x"), opens_segment=not turns))
         played.append(
             Trajectory(

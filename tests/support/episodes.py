@@ -38,7 +38,9 @@ class Says:
         message, entropy = spoken if isinstance(spoken, tuple) else (spoken, 1.0)
         ids = CHAT.write(message, moment.tools)
         n = len(ids)
-        return Action(Tokens.sampled(ids, logprobs=(self.logprob,) * n, versions=(0,) * n, entropies=(entropy,) * n))
+        return Action(
+            Tokens.from_samples(ids, logprobs=(self.logprob,) * n, versions=(0,) * n, entropies=(entropy,) * n)
+        )
 
     def leave(self, episode):
         pass
@@ -96,9 +98,9 @@ def turn(text="", *, calls=(), entropy=1.0, observation=None, aside=False, ids=(
     n = len(ids)
     message = assistant(text, *(ToolCall("pocket_calculator", "{}") for _ in calls))
     answered = (tool_result(observation or "1"),) if calls else ()
-    action = Tokens.sampled(ids, logprobs=(-0.5,) * n, versions=(0,) * n, entropies=(entropy,) * n)
+    action = Tokens.from_samples(ids, logprobs=(-0.5,) * n, versions=(0,) * n, entropies=(entropy,) * n)
     return Turn(
-        Tokens.written((1, 2), Author.ENVIRONMENT),
+        Tokens.from_ids((1, 2), Author.ENVIRONMENT),
         action,
         message,
         answered,

@@ -64,11 +64,11 @@ def mistaken(outputs, micro):
 
 
 def turn(number, context, action, *, opens):
-    sampled = Tokens.sampled(
+    sampled = Tokens.from_samples(
         action, logprobs=[-4.0 - 0.1 * k for k in range(len(action))], versions=[0] * len(action),
         entropies=[0.0] * len(action),
     )  # fmt: skip
-    return Turn(Tokens.written(context, Author.ENVIRONMENT), sampled, assistant(str(number)), opens_segment=opens)
+    return Turn(Tokens.from_ids(context, Author.ENVIRONMENT), sampled, assistant(str(number)), opens_segment=opens)
 
 
 def groups(count=2, size=3, *, retold=False):

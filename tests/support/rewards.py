@@ -7,7 +7,7 @@ from whetstone.chat import Message, Text, ToolCall, tool_result, user
 from whetstone.rewards import REWARDS, make_reward
 from whetstone.trajectory import Author, CallRecord, EndReason, Task, Tokens, Trajectory, Turn
 
-NOTHING = Tokens.written([], Author.ENVIRONMENT)
+NOTHING = Tokens.from_ids([], Author.ENVIRONMENT)
 
 
 def turn(text="", *calls, back=(), observed=(), malformed=(), tokens=0, version=0, cost=0.0):
@@ -18,7 +18,7 @@ def turn(text="", *calls, back=(), observed=(), malformed=(), tokens=0, version=
     )
     records = tuple(CallRecord(name, rest[0] if rest else "ok", 0.0, cost=cost) for name, _, *rest in calls)
     answers = [*back, *["done"] * (len(calls) - len(back))]
-    action = Tokens.sampled(
+    action = Tokens.from_samples(
         range(tokens), logprobs=(-1.0,) * tokens, versions=(version,) * tokens, entropies=(0.0,) * tokens
     )
     content = (Text(text),) if text else ()

@@ -41,7 +41,7 @@ class Served:
     """The server of an assembly's policy."""
 
     def __init__(self, assembly, *, engine=None, keys=None, limits=None, **options):
-        self.assembly, self.engine = assembly, engine or assembly.engine()
+        self.assembly, self.engine = assembly, engine or assembly.build_engine()
         self.over = []
         self.episodes = Episodes(self.over.append, **options)
         speaker = CompletionService(self.engine, assembly.chat, context_length=assembly.policy.context_length)

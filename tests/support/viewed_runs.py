@@ -17,14 +17,14 @@ supervised: {steps: 5}
 
 def episode(id, task, *, reward=1.0, says="42", tool="sum", outcome="ok", seconds=0.1, parts=None, **more):
     """Return an episode of two turns: a call, its result, and an answer."""
-    written = Tokens.written([1, 2, 3], Author.ENVIRONMENT)
-    drawn = Tokens.sampled([4, 5], logprobs=[-0.5, -1.5], versions=[7, 7], entropies=[0.25, 0.75])
+    written = Tokens.from_ids([1, 2, 3], Author.ENVIRONMENT)
+    drawn = Tokens.from_samples([4, 5], logprobs=[-0.5, -1.5], versions=[7, 7], entropies=[0.25, 0.75])
     call = assistant("", ToolCall(tool, '{"a": 1}', "call_0"))
     first = Turn(
         written, drawn, call, (tool_result("41", call_id="call_0"),), calls=(CallRecord(tool, outcome, seconds),),
         opens_segment=True, generation_seconds=0.5, queue_seconds=0.2, environment_seconds=0.3,
     )  # fmt: skip
-    last = Turn(Tokens.written([6], Author.ENVIRONMENT), drawn, assistant(says), generation_seconds=0.4)
+    last = Turn(Tokens.from_ids([6], Author.ENVIRONMENT), drawn, assistant(says), generation_seconds=0.4)
     score = Score(reward, parts or {"right": reward}, turns=(0.0, reward), success=reward > 0.5)
     fields = {"turns": (first, last), "ended": EndReason.TERMINATED, "seconds": 1.2, "score": score, **more}
     return Trajectory(id=id, task_id=task, opening=(user(f"Compute {task}"),), **fields)

@@ -8,7 +8,7 @@ import pytest
 
 from support.rewards import score
 from support.sandbox import needs_isolation
-from whetstone.assembly import scoring_components
+from whetstone.assembly import build_scoring_components
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.function_calls import FunctionCallEnvironment, function_spec
 from whetstone.errors import TaskError
@@ -220,7 +220,7 @@ def test_recipe_with_them_passes_the_checks(tmp_path):
         "reward=bfcl",
         "supervised=null",
     ]
-    source, make, reward = scoring_components(load_recipe("demo", [*overrides, "ablations=null"]))
+    source, make, reward = build_scoring_components(load_recipe("demo", [*overrides, "ablations=null"]))
 
     async def main():
         return [check async for check in Audit(make, source, reward, tasks=3).checks()]
@@ -260,7 +260,7 @@ def test_humaneval():
         "supervised=null",
         "ablations=null",
     ]
-    source, make, reward = scoring_components(load_recipe("demo", overrides))
+    source, make, reward = build_scoring_components(load_recipe("demo", overrides))
 
     async def main():
         return {

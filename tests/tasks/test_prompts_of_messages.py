@@ -11,7 +11,7 @@ from whetstone.environments.remote.serialization import task_from_wire, task_to_
 from whetstone.errors import TaskError
 from whetstone.tasks import SOURCES
 from whetstone.trajectory import Task
-from whetstone.trajectory_json import decoded_task, encoded_task
+from whetstone.trajectory_json import decode_task, encode_task
 
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Compute 2 + 3"}]
 
@@ -30,7 +30,7 @@ def test_task_with_messages_opens_the_episode_with_them():
 
 @pytest.mark.parametrize("task", [Task("a", MESSAGES), Task("b", "text")])
 def test_task_with_messages_survives_json_and_the_wire(task):
-    assert decoded_task(json.loads(json.dumps(encoded_task(task)))) == task
+    assert decode_task(json.loads(json.dumps(encode_task(task)))) == task
     assert task_from_wire(json.loads(json.dumps(task_to_wire(task)))) == task
 
 

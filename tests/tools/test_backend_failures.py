@@ -22,7 +22,7 @@ import whetstone
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.errors import RecipeError, ToolError
-from whetstone.tool_calls import describe_failing_tools, tool_statistics
+from whetstone.tool_calls import compute_tool_statistics, describe_failing_tools
 from whetstone.tools import Toolset, backend_failures
 from whetstone.tools.backend_failures import find_backend_error, get_pace, parse_retry_after
 from whetstone.tools.openapi import OpenApi
@@ -340,12 +340,12 @@ def test_a_backend_that_limits_the_rate_is_answered_with_the_key_that_limits_cal
         answer = call(with_requests(server.url))
     assert answer.record.outcome == "unavailable"
     assert answer.record.error.startswith("set environment.max_calls_per_second={lookup: N} below the limit")
-    (line,) = describe_failing_tools(tool_statistics([answer.record] * 5))
+    (line,) = describe_failing_tools(compute_tool_statistics([answer.record] * 5))
     assert line.endswith("; its backend limits the rate of calls; a run that stopped continues with --resume")
     with Server((503, {})) as server:
         answer = call(with_requests(server.url))
     assert "max_calls_per_second" not in answer.record.error
-    (line,) = describe_failing_tools(tool_statistics([answer.record] * 5))
+    (line,) = describe_failing_tools(compute_tool_statistics([answer.record] * 5))
     assert line.endswith("; start its backend, no call of it succeeds; a run that stopped continues with --resume")
 
 

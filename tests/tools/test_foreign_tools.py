@@ -24,7 +24,11 @@ from whetstone.tools.side_effects import CALLS_ALL
 from whetstone.tools.tool_retrieval import Finder, specs_in, sufficiency_at_k
 from whetstone.trajectory import Task
 
-SERVE = [sys.executable, "-c", "from whetstone.cli.mcp import mcp; mcp()"]  # `whetstone mcp`, only its server
+SERVE = [
+    sys.executable,
+    "-c",
+    "from whetstone.cli.mcp import mcp_command; mcp_command()",
+]  # `whetstone mcp`, only its server
 SERVER = [*SERVE, "calculator", "notes", "image"]
 
 
@@ -182,7 +186,7 @@ def test_server_that_crashes_in_a_call_and_restarts_is_a_failure_of_the_call(tmp
         "def live() -> str:\n    '''Live.'''\n    return 'yes'\n"
         "def last() -> str:\n    '''Die for good.'''\n    os.remove('dying.py')\n    os._exit(1)\n"
     )
-    code = f"import os; os.chdir({str(tmp_path)!r}); from whetstone.cli.mcp import mcp; mcp()"
+    code = f"import os; os.chdir({str(tmp_path)!r}); from whetstone.cli.mcp import mcp_command; mcp_command()"
     toolset = Toolset([Mcp(command=[sys.executable, "-c", code, "dying:die", "dying:live", "dying:last"])])
     died, lived = played(toolset, ("die", {}), ("live", {}))
     assert (died.record.outcome, lived.text) == ("tool_error", "yes")

@@ -82,7 +82,7 @@ def test_image_next_to_structured_content_is_kept():
     assert next(part for part in got.content if isinstance(part, Image)).url.endswith(data)
 
 
-SERVED = "from whetstone.cli.mcp import mcp; mcp()"
+SERVED = "from whetstone.cli.mcp import mcp_command; mcp_command()"
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from whetstone.rollout.context_transforms.lessons import Lessons
 from whetstone.rollout.replay.success_replay import SuccessReplay
 from whetstone.training import final_policy, train
 from whetstone.training.carry_state import _the_same, latest_checkpoints_with_state, restore_component_state
-from whetstone.trajectory_json import decoded_trajectories
+from whetstone.trajectory_json import decode_trajectories
 
 TINY = (
     "policy.tiny={vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
@@ -122,7 +122,7 @@ def test_stage_can_start_without_state_and_the_first_stage_continues_from_anothe
 def state_without_times(position):
     """Return the state of components without durations of episodes."""
     stored = [
-        (task, step, [turn.action for t in decoded_trajectories([line.encode()]) for turn in t.turns])
+        (task, step, [turn.action for t in decode_trajectories([line.encode()]) for turn in t.turns])
         for task, step, line in position.memory["replay.success_replay"]["stored"]
     ]
     return repr(stored), position.memory["context_transforms.lessons"], position.steps_before

@@ -289,7 +289,7 @@ def test_stored_recipe_of_every_era_is_the_original(changes):
     recorded = []
     for number, (key, value) in enumerate(changes):
         had.append(had[-1].with_changes({key: value}))
-        different = find_differences(had[-2].stored(), had[-1].stored())
+        different = find_differences(had[-2].to_dict(), had[-1].to_dict())
         stored = RecipeChange("reinforcement", number, different)
         recorded.append(RecipeChange.from_json(json.loads(json.dumps(stored.to_json()))))
     eras = list_eras(had[-1], recorded)

@@ -36,7 +36,7 @@ def evaluate(assembly, folder=None, *, episodes=6, stop_after=None, seed=0, **pr
             record = EvaluationRecord(folder)
             tasks = assembly.source.held_out(episodes)
             record.open(evaluation_protocol(assembly, tasks, samples=3, temperature=1.0, seed=seed, **protocol))
-        engine = assembly.engine()
+        engine = assembly.build_engine()
         try:
             return await training.evaluate_policy(
                 assembly,

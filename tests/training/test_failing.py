@@ -12,9 +12,9 @@ from whetstone.errors import NoScoredEpisodesError
 from whetstone.failure_causes import (
     FIRST_EPISODES,
     StartupFailureMonitor,
-    cause_of,
     count_causes,
     count_failure_causes,
+    find_failure_cause,
     format_causes,
 )
 from whetstone.strict_json import to_json, to_plain_values
@@ -297,9 +297,11 @@ def test_causes_that_differ_only_in_numbers_are_one():
         "TimeoutError: episode 0 at 0x0": 3, "KeyError: 'a'": 1, "ended by error": 1,
     }  # fmt: skip
     assert count_failure_causes([episode("stopped", ended=EndReason.ABORTED), episode(score=Score(1.0))]) == {}
-    assert cause_of(episode("first line\nsecond")) == "first line"
-    assert len(cause_of(episode("x" * 1000))) == 200
-    assert cause_of(episode(ended=EndReason.MAX_TURNS, score=Score(0.5))) == "ended by max_turns with reward 0.5"
+    assert find_failure_cause(episode("first line\nsecond")) == "first line"
+    assert len(find_failure_cause(episode("x" * 1000))) == 200
+    assert (
+        find_failure_cause(episode(ended=EndReason.MAX_TURNS, score=Score(0.5))) == "ended by max_turns with reward 0.5"
+    )
 
 
 def test_most_frequent_causes_are_named_and_others_counted():
@@ -314,7 +316,7 @@ def test_run_ends_only_if_the_first_episodes_have_no_success():
     def seen(*causes):
         beginning = StartupFailureMonitor()
         for cause in causes:
-            beginning.see(cause)
+            beginning.record_result(cause)
         beginning.conclude()
 
     seen(*["broken"] * (FIRST_EPISODES - 1), None, *["broken"] * 500)

@@ -8,19 +8,19 @@ import pytest
 from support.cli import whetstone
 from support.small import SMALL
 from whetstone.assembly import assemble
-from whetstone.assembly.preflight_data import check_stage_data
-from whetstone.assembly.stage_datasets import check_data, policy_limit_problems
+from whetstone.assembly.preflight_checks import check_stage_data
+from whetstone.assembly.stage_datasets import check_data, find_policy_limit_problems
 from whetstone.chat import assistant, user
 from whetstone.data.policy_limits import PolicyLimits
 from whetstone.evaluation.check_result import CheckStatus
 from whetstone.recipe import load_recipe
 from whetstone.trajectory import Author, EndReason, Tokens, Trajectory, Turn
 
-NOTHING = Tokens.written((), Author.ENVIRONMENT)
+NOTHING = Tokens.from_ids((), Author.ENVIRONMENT)
 
 
 def demonstration(name, *lengths, author=Author.EXPERT):
-    turns = (Turn(NOTHING, Tokens.written((7,) * length, author), assistant("")) for length in lengths)
+    turns = (Turn(NOTHING, Tokens.from_ids((7,) * length, author), assistant("")) for length in lengths)
     return Trajectory(name, name, (user("?"),), tuple(turns), EndReason.TERMINATED)
 
 
@@ -73,7 +73,7 @@ def test_a_run_and_doctor_name_them(conversations, tokens, is_named):
     resolved = load_recipe("demo", overrides(conversations, tokens))
     assembly = assemble(resolved)
     check_data(assembly, resolved)
-    problems = policy_limit_problems(assembly, resolved)
+    problems = find_policy_limit_problems(assembly, resolved)
     assert bool(problems) is is_named
     check = asyncio.run(check_stage_data(assembly))
     assert check.verdict is (CheckStatus.WARN if is_named else CheckStatus.PASS)

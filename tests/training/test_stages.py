@@ -90,7 +90,7 @@ def test_rounds_repeat_all_stages(data):
         ([{"supervised": {}, "preference": {"data": "x"}}], "stages.0: has supervised and preference in one stage"),
         ([{"tasks": {}}], "stages.0: has no stage; each stage is one of pretraining"),
         ([{"preference": {"data": "x"}, "name": "a"}, {"preference": {"data": "y"}, "adapters": "new"}], "adapters"),
-        ([{"reinforcement": {}, "adapters": "fresh"}], '"fresh" must be kept, new or merged'),
+        ([{"reinforcement": {}, "adapters": "fresh"}], 'must be kept, new or merged, got "fresh"'),
         (
             [{"supervised": {}, "policy": {"lora": {"rank": 2}}}, {"reinforcement": {}, "adapters": "merged"}],
             "stages.1.adapters: has no effect: there are no adapters",

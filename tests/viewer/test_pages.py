@@ -23,7 +23,7 @@ from whetstone.reporting import Journal
 from whetstone.serving.api_keys import Keys, create_key
 from whetstone.serving.http_server import build_server
 from whetstone.trajectory import Judgement, Score
-from whetstone.trajectory_json import encoded_trajectory
+from whetstone.trajectory_json import encode_trajectory
 from whetstone.viewer.runs import open_runs
 from whetstone.viewer.viewer_app import Viewer, view_application
 
@@ -91,7 +91,7 @@ def folder(tmp_path_factory):
     evil = episode("group-0/evil/0#9", EVIL, says=EVIL, tool=EVIL, error=EVIL, score=judged)
     object.__setattr__(evil.turns[0], "observation", (tool_result(EVIL, call_id="call_0"),))
     with open(place / "first" / "trajectories" / "step-000001.jsonl", "ab") as file:
-        file.write(encoded_trajectory(evil) + b"\n")
+        file.write(encode_trajectory(evil) + b"\n")
     return place
 
 

@@ -8,7 +8,7 @@ from support.viewed_runs import episode, evaluated, made_run, played
 from whetstone.chat.api.requests import RefusedError
 from whetstone.chat.message import tool_result
 from whetstone.record import RunStore
-from whetstone.trajectory_json import encoded_trajectory
+from whetstone.trajectory_json import encode_trajectory
 from whetstone.viewer.trajectory_index import TrajectoryIndex
 from whetstone.viewer.trajectory_query import TrajectoryQuery
 
@@ -78,7 +78,7 @@ def test_new_lines_are_added_and_nothing_is_read_twice(tmp_path, build_index):
 def test_partial_line_is_read_when_it_is_complete(tmp_path, build_index):
     run = made_run(tmp_path / "run", steps=1)
     path = run / "trajectories" / "step-000001.jsonl"
-    line = encoded_trajectory(episode("group-9/sums/9#0", "sums/9")) + b"\n"
+    line = encode_trajectory(episode("group-9/sums/9#0", "sums/9")) + b"\n"
     with open(path, "ab") as file:
         file.write(line[:100])
     index = build_index(run)
@@ -94,9 +94,9 @@ def test_trajectory_written_again_after_a_kill_is_indexed_once(tmp_path, build_i
     run = made_run(tmp_path / "run", steps=1)
     path = run / "trajectories" / "step-000001.jsonl"
     content = path.read_bytes()
-    path.write_bytes(content + encoded_trajectory(episode("group-2/sums/2#0", "sums/2", says="torn")) + b"\n")
+    path.write_bytes(content + encode_trajectory(episode("group-2/sums/2#0", "sums/2", says="torn")) + b"\n")
     index = build_index(run)
-    path.write_bytes(content + encoded_trajectory(episode("group-2/sums/2#0", "sums/2", says="again")) + b"\n")
+    path.write_bytes(content + encode_trajectory(episode("group-2/sums/2#0", "sums/2", says="again")) + b"\n")
     index.refresh()
     assert index.count() == 5
     assert ids(index, text="again") == ["group-2/sums/2#0"]
@@ -210,7 +210,7 @@ def test_ten_megabytes_of_tool_output_do_not_fill_the_index(tmp_path, build_inde
     loud = (large.turns[0],)
     object.__setattr__(loud[0], "observation", (tool_result("word " * 2_000_000, call_id="call_0"),))
     with open(run / "trajectories" / "step-000001.jsonl", "ab") as file:
-        file.write(encoded_trajectory(large) + b"\n")
+        file.write(encode_trajectory(large) + b"\n")
     index = build_index(run)
     assert index.count() == 5
     assert index.file.path.stat().st_size < 2_000_000

@@ -6,12 +6,12 @@ from support.viewed_runs import episode
 from whetstone.chat.message import Image, Message, Text
 from whetstone.policies import build_tiny
 from whetstone.trajectory import Author, Judgement, Score, Tokens
-from whetstone.trajectory_json import encoded_trajectory
+from whetstone.trajectory_json import encode_trajectory
 from whetstone.viewer.trajectory_view import MAX_CHARACTERS, convert_trajectory, token_texts
 
 
 def row(trajectory):
-    return orjson.loads(encoded_trajectory(trajectory))
+    return orjson.loads(encode_trajectory(trajectory))
 
 
 def row_with_prompt(content):

@@ -37,7 +37,7 @@ from whetstone.analysis.comparison import (
     run_key,
     stage_cost,
 )
-from whetstone.assembly.assembly import scoring_components
+from whetstone.assembly.assembly import build_scoring_components
 from whetstone.errors import RecipeError, RunDirectoryError
 from whetstone.evaluation.stage_results import read_stage_results
 from whetstone.optional_dependencies import get_package_version
@@ -103,7 +103,7 @@ def assemble_bench(name: str, settings: BenchSettings, *, only: Sequence[str] = 
             ("reinforcement", "ablations", "objective", "advantage", "rollout.group_size")
         )
         warm_up = base.with_changes(without_reinforcement)
-    source, _, _ = scoring_components(contenders[0].resolved)
+    source, _, _ = build_scoring_components(contenders[0].resolved)
     tasks = sorted(task.id for task in source.held_out(contenders[0].resolved.recipe.evaluation.episodes))
     return Bench(name, settings, warm_up, contenders, tasks)
 

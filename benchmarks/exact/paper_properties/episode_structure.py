@@ -130,8 +130,8 @@ def training_makes_no_outside_call() -> list[Figure]:
 def _turn(read: Sequence[int], sampled: Sequence[int], **options: Any) -> Turn:
     """Build a turn of tokens that were read and tokens that the policy sampled."""
     count = len(sampled)
-    action = Tokens.sampled(sampled, logprobs=(-1.0,) * count, versions=(0,) * count, entropies=(0.0,) * count)
-    return Turn(Tokens.written(read, Author.ENVIRONMENT), action, make_turn("a").message, **options)
+    action = Tokens.from_samples(sampled, logprobs=(-1.0,) * count, versions=(0,) * count, entropies=(0.0,) * count)
+    return Turn(Tokens.from_ids(read, Author.ENVIRONMENT), action, make_turn("a").message, **options)
 
 
 @exact("r1-code-interpreter", of=(Trajectory.segments, policy_gradient))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from whetstone.chat import Message, Text, ToolCall, tool_result, user
 from whetstone.trajectory import Author, CallRecord, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
 
-EMPTY = Tokens.written((), Author.ENVIRONMENT)
+EMPTY = Tokens.from_ids((), Author.ENVIRONMENT)
 TASK = Task("t", "?")
 
 

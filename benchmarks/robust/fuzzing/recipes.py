@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from fuzzing.choices import Choices, require
 from fuzzing.trying import scratch
 from whetstone.errors import RecipeError
-from whetstone.recipe import aliases, built_in_methods, built_in_recipes, load_recipe
+from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 from whetstone.recipe import resolved as resolved_module
 
 _folder = scratch("recipes")
@@ -111,7 +111,7 @@ def one(choices: Choices) -> None:
 
 def plant() -> None:
     """Plant a check that takes keys for sections."""
-    honest = aliases.replace_aliases
+    honest = resolved_module.replace_aliases
 
     def careless(keys: Any) -> Any:
         if "training" in keys and not isinstance(keys["training"], dict):

@@ -27,21 +27,21 @@ from whetstone.serving.human_in_the_loop.queue import PeopleQueue
 from whetstone.serving.online.feedback_journal import LearningJournal
 from whetstone.serving.online.turns import TurnStore
 from whetstone.trajectory import Author, CallRecord, EndReason, Score, Task, Tokens, Trajectory, Turn
-from whetstone.trajectory_json import encoded_trajectory, encoded_turn
+from whetstone.trajectory_json import encode_trajectory, encode_turn
 from whetstone.viewer.runs import ViewedRun
 from whetstone.viewer.trajectory_query import TrajectoryQuery
 from whetstone.viewer.viewer_app import Viewer
 
 _folder = scratch("records")
-_READ = Tokens.written([1, 2, 3], Author.ENVIRONMENT)
-_DRAWN = Tokens.sampled([4, 5], logprobs=[-0.5, -1.5], versions=[7, 7], entropies=[0.25, 0.75])
+_READ = Tokens.from_ids([1, 2, 3], Author.ENVIRONMENT)
+_DRAWN = Tokens.from_samples([4, 5], logprobs=[-0.5, -1.5], versions=[7, 7], entropies=[0.25, 0.75])
 _CALL = assistant("", ToolCall("sum", '{"a": 1}', "call_0"))
 _TURN = Turn(_READ, _DRAWN, _CALL, (tool_result("41", call_id="call_0"),), calls=(CallRecord("sum", "ok", 0.1),))
 _EPISODE = Trajectory(
     id="group-1/sums/1#0", task_id="sums/1", opening=(user("Compute"),), turns=(_TURN,), ended=EndReason.TERMINATED,
     score=Score(1.0, {"right": 1.0}, (1.0,), True), seconds=1.0,
 )  # fmt: skip
-_TRAJECTORY = json.loads(encoded_trajectory(_EPISODE))
+_TRAJECTORY = json.loads(encode_trajectory(_EPISODE))
 
 METRICS = [
     {"stage": stage, "step": step, "reward/mean": 0.5, "episode/success": 0.5, "loss/total": 1.0, "time/rollout": 1.0,
@@ -58,7 +58,7 @@ JOURNAL = [
     {"event": "updated", "update": 0},
     {"event": "fault", "kind": "episode", "said": "why", "episode": "e", "time": 1.0},
 ]  # fmt: skip
-TURNS = [{"episode": "e", "turn": json.loads(json.dumps(encoded_turn(_TURN)))}, {"over": ["e"]}]
+TURNS = [{"episode": "e", "turn": json.loads(json.dumps(encode_turn(_TURN)))}, {"over": ["e"]}]
 PEOPLE = [
     {"seat": "s", "kind": "user", "owner": "", "about": "x", "seconds": 600, "episode": "", "at": 1.0},
     {"query": "s", "turn": 0, "messages": [{"role": "user", "content": "hi"}], "at": 2.0},
@@ -175,7 +175,7 @@ def _read_trajectories(choices: Choices) -> None:
         stored_lines(folder)
     finally:
         for trajectory in read_trajectories(path):
-            encoded_trajectory(trajectory)
+            encode_trajectory(trajectory)
             trajectory.segments()
 
 

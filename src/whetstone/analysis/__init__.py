@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from whetstone.analysis.run_text import RunText as RunText
     from whetstone.analysis.bottlenecks import (
         Bottleneck as Bottleneck,
-        Waits as Waits,
+        WaitStatistics as WaitStatistics,
         find_bottleneck as find_bottleneck,
         measure_waits as measure_waits,
     )

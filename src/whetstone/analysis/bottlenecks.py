@@ -41,7 +41,7 @@ class SlowTool:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitStatistics:
     """Activities of episodes, as fractions of their total time."""
 
     episodes: int
@@ -74,12 +74,12 @@ class Bottleneck:
     engine: float | None
     """Fraction of sampling time in which the engine computed; None if it is not on record."""
     slowest_step: int
-    waits: Waits | None
+    waits: WaitStatistics | None
     """Activities of episodes; None if no episode is on record."""
 
 
 def find_bottleneck(
-    rows: Sequence[Mapping[str, Any]], waits: Waits | None, *, admit_ahead: int, max_in_flight: int
+    rows: Sequence[Mapping[str, Any]], waits: WaitStatistics | None, *, admit_ahead: int, max_in_flight: int
 ) -> Bottleneck:
     """Find the bottleneck of a stage.
 
@@ -143,7 +143,7 @@ def _engine(rows: Sequence[Mapping[str, Any]], seconds: float) -> float | None:
 def _bottleneck(
     parts: Mapping[str, float],
     engine: float | None,
-    waits: Waits | None,
+    waits: WaitStatistics | None,
     rows: Sequence[Mapping[str, Any]],
 ) -> str:
     longest = max(parts, key=lambda name: parts[name])
@@ -163,7 +163,7 @@ def _bottleneck(
 
 
 def _describe(
-    bottleneck: str, parts: Mapping[str, float], engine: float | None, waits: Waits | None, seconds: float
+    bottleneck: str, parts: Mapping[str, float], engine: float | None, waits: WaitStatistics | None, seconds: float
 ) -> str:
     part = {"learner": "learning", "transfer": "transfer", "between": "between"}.get(bottleneck, "sampling")
     text = f"{_NAMES[bottleneck]}: {parts[part]:.0%} of a step's {seconds:.3g} s is {part}"
@@ -198,7 +198,7 @@ _NAMES = {
 }
 
 
-def _attempt(bottleneck: str, waits: Waits | None, admit_ahead: int, max_in_flight: int) -> str:
+def _attempt(bottleneck: str, waits: WaitStatistics | None, admit_ahead: int, max_in_flight: int) -> str:
     ahead = "reinforcement.admit_ahead: 1 and max_staleness: 2 sample while the learner computes"
     own = {
         "learner": "larger reinforcement.micro_batch_tokens, fewer epochs, policy.lora, more learner processes"
@@ -218,7 +218,7 @@ def _attempt(bottleneck: str, waits: Waits | None, admit_ahead: int, max_in_flig
     return own[bottleneck]
 
 
-def measure_waits(lines: Iterable[Mapping[str, Any]]) -> Waits:
+def measure_waits(lines: Iterable[Mapping[str, Any]]) -> WaitStatistics:
     """Measure the activities of episodes.
 
     Args:
@@ -242,7 +242,7 @@ def measure_waits(lines: Iterable[Mapping[str, Any]]) -> Waits:
     groups = [times for times in by_task.values() if len(times) > 1 and median(times) > 0]
     stragglers = fmean(max(times) / median(times) for times in groups) if groups else 1.0
     shares = (drawing / every, queueing / every, environment / every)
-    return Waits(episodes, *shares, stragglers, tuple(_tools(took)))
+    return WaitStatistics(episodes, *shares, stragglers, tuple(_tools(took)))
 
 
 def _tools(took: Mapping[str, Sequence[float]]) -> list[SlowTool]:

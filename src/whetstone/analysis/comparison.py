@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from whetstone.assembly.assembly import RunComponents, assemble, scoring_components
+from whetstone.assembly.assembly import RunComponents, assemble, build_scoring_components
 from whetstone.atomic_write import write_text
 from whetstone.errors import (
     CreditError,
@@ -43,7 +43,7 @@ from whetstone.evaluation.stage_results import (
 )
 from whetstone.optional_dependencies import get_package_version
 from whetstone.recipe import Recipe, Resolved, load_recipe
-from whetstone.recipe.variables import decisive_variables
+from whetstone.recipe.variables import find_decisive_variables
 from whetstone.record import latest_checkpoint, read_json
 from whetstone.record.custom_code import find_custom_code
 from whetstone.reporting import Journal, Progress, read_trajectories
@@ -409,7 +409,7 @@ def run_key(resolved: Resolved) -> str:
             read.add(Path(spec.origin).resolve())
     for file in sorted(set(find_custom_code(resolved)) - read):  # imports of the named modules
         digest.update(file.read_bytes())
-    for key, value in decisive_variables(resolved.keys).items():
+    for key, value in find_decisive_variables(resolved.keys).items():
         digest.update(f"{key} {value}".encode())
     path = resolved.recipe.policy.path
     for file in sorted(Path(path).glob("*")) if path is not None else ():
@@ -475,7 +475,7 @@ def check_same_tasks(contenders: Sequence[Contender]) -> None:
     first: tuple[Contender, list[str], Any] | None = None
     for contender in contenders:
         recipe = contender.resolved.recipe
-        source, _, _ = scoring_components(contender.resolved)
+        source, _, _ = build_scoring_components(contender.resolved)
         tasks = [task.id for task in source.held_out(recipe.evaluation.episodes)]
         how = (recipe.evaluation.samples, recipe.evaluation.temperature)
         if first is None:

@@ -24,7 +24,7 @@ from whetstone.algorithms import TokenLoss, annotated_level, annotated_removal_s
 from whetstone.analysis.replay_check import Replay, UpdateReplayer, refuse_damage
 from whetstone.assembly.assembly import RunComponents
 from whetstone.errors import RunDirectoryError, did_you_mean
-from whetstone.failure_causes import cause_of, count_causes
+from whetstone.failure_causes import count_causes, find_failure_cause
 from whetstone.learning.columns import Columns, collect_columns, is_readable_from_record
 from whetstone.learning.credit_assignment import LEVELS, SHAPED_COLUMNS, assign_credit
 from whetstone.learning.learner import batch_columns
@@ -34,7 +34,7 @@ from whetstone.learning.packing import MicroBatch
 from whetstone.learning.token_index import index_groups, observed_fraction
 from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.record.reader import RunRecord
-from whetstone.tool_calls import tool_statistics
+from whetstone.tool_calls import compute_tool_statistics
 from whetstone.training.train_step import training_groups
 from whetstone.trajectory import Group, Segment, Task, Trajectory
 
@@ -112,7 +112,7 @@ class Explainer:
             RunDirectoryError: If the update does not exist.
         """
         return [
-            (trajectory.id, None, cause_of(trajectory))
+            (trajectory.id, None, find_failure_cause(trajectory))
             if trajectory.score is None
             else (trajectory.id, trajectory.score.value, "")
             for number in self._numbers(update - 1)
@@ -205,7 +205,7 @@ def _credit_of(
     score = trajectory.score
     error = f"; {trajectory.error}" if trajectory.error else ""
     chain = [ExplanationStep("ended", str(trajectory.ended), f"{len(trajectory.turns)} turns{error}")]
-    for name, tool in tool_statistics(trajectory.calls).items():
+    for name, tool in compute_tool_statistics(trajectory.calls).items():
         if tool.error:
             chain.append(ExplanationStep(f"tool: {name}", f"{tool.failed} of {tool.calls} calls failed", tool.error))
     if score is not None:

@@ -107,7 +107,7 @@ def _parts(a: Path, b: Path) -> Iterator[tuple[Path, Path, str]]:
 def _input_differences(a: Path, b: Path) -> Iterator[tuple[str, str, str]]:
     digests = [run_inputs(run) or {} for run in (a, b)]
     same = {key for key in digests[0] if digests[0][key] == digests[1].get(key)}
-    for key, (one, other) in find_differences(*(run_recipe(run).stored() for run in (a, b))).items():
+    for key, (one, other) in find_differences(*(run_recipe(run).to_dict() for run in (a, b))).items():
         if key not in same and find_effect(key) != "none":
             yield key, _value(one), _value(other)
     for key in sorted(digests[0].keys() & digests[1].keys() - same):

@@ -290,7 +290,7 @@ class Replay:
         settings = changed.recipe.reinforcement
         assert settings is not None  # there are updates
         warmed_up = checkpoint_path(self.run_dir, self.warm_up_steps) if self.warm_up_steps else None
-        assembly.build("reward")  # a reward model that is trained in the run is a member
+        assembly.build_components("reward")  # a reward model that is trained in the run is a member
         learner = await run_in_compute_thread(build_stage_learner, assembly, settings, warmed_up)
         learners = learner.learners.values() if isinstance(learner, MemberLearner) else (learner,)
         if not all(isinstance(each, LocalLearner) for each in learners):

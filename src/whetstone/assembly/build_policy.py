@@ -1,4 +1,4 @@
-"""Policy of a recipe: loaded or built, with adapters, precision and tool-call format.
+"""Construction of a recipe's policy, pretrained or randomly initialized.
 
 Note:
     If a model does not fit into memory, the operating system ends the process without a message. Its memory is
@@ -7,21 +7,24 @@ Note:
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from whetstone.assembly.memory_estimate import check_fits
-from whetstone.assembly.placement import policy_device, without_effect
-from whetstone.assembly.tokenizer_corpus import list_expert_texts
+from whetstone.assembly.placement import list_ineffective_keys, policy_device
 from whetstone.capabilities import implements_protocol
 from whetstone.chat import FORMATS, Chat, ToolCallFormat, detect_tool_call_format
 from whetstone.chat.detect_format import load_chat_settings
 from whetstone.chat.rendering import Variable, template_renderer
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HasText, find_known_tools
-from whetstone.errors import PolicyError, RecipeError
+from whetstone.errors import PolicyError, RecipeError, TaskError, WhetstoneError
 from whetstone.plugins import find_part
 from whetstone.policies import (
     CPU,
@@ -41,11 +44,14 @@ from whetstone.policies import (
 from whetstone.policies.check_tokenizer import tokenizer_mismatch
 from whetstone.recipe import PolicySettings, Resolved
 from whetstone.tasks import Expert, Generated, Source
+from whetstone.tools.thread_runner import call_user_function
+from whetstone.trajectory import Task
+from whetstone.user_code import describe_exception
 
 _TOKENIZER_EPISODES = 300
-"""Expert episodes for the tokenizer's training, in addition to tasks, if the environment has other texts."""
+"""Number of expert episodes whose texts train a tokenizer, in addition to the prompts of tasks."""
 _TOKENIZER_TASKS = 2000
-"""Number of training tasks for the tokenizer of a tiny model."""
+"""Number of training tasks whose prompts train the tokenizer of a tiny model."""
 
 _SMALL, _HARDLY = 10_000_000, 1e-4
 """Number of parameters and learning rate below which training has almost no effect; defaults suit pretrained models."""
@@ -58,13 +64,17 @@ def build_policy(
     *,
     say: Callable[[str], None],
 ) -> tuple[Policy, ToolCallFormat]:
-    """Return the policy of a recipe and its tool-call format.
+    """Load or build the policy of a recipe, and select its tool-call format.
 
     Args:
         resolved: Recipe.
-        materials: Function that returns the task source and the environment, for the tokenizer of a tiny policy.
-        override: Policy that is used instead of the one of the recipe, such as one from a checkpoint.
-        say: Callback for lines about choices and slow steps.
+        materials: Function that returns (task source, environment factory), called only to train the tokenizer of a
+            tiny policy.
+        override: Policy to use instead of the policy of the recipe, for example one loaded from a checkpoint.
+        say: Callback that receives log lines about choices and slow steps.
+
+    Returns:
+        (policy on its device in its precision, tool-call format).
 
     Raises:
         WhetstoneError: If the policy cannot be loaded, or does not meet a requirement of the recipe.
@@ -83,7 +93,7 @@ def build_policy(
         say(_describe_computation(recipe.policy, policy))
     if policy.dtype == torch.bfloat16 and fast_dtype(policy.device) == torch.float32:
         say(f"policy.dtype: bfloat16 is slow here; faster: {describe_fast_dtype(policy.device)}")
-    for key in without_effect(resolved, device):
+    for key in list_ineffective_keys(resolved, device):
         say(f"{key} has no effect: it is computed on the CPU")
     for kind, stage in recipe.own_stages.items() if recipe.policy.path is not None else ():
         if kind != "sampling" and policy.parameters < _SMALL and 0 < stage.learning_rate < _HARDLY:
@@ -93,10 +103,16 @@ def build_policy(
 
 
 def build_chat(resolved: Resolved, policy: Policy, format: ToolCallFormat) -> Chat:
-    """Build the `Chat` of a policy, with the recipe's template variables and tool-call format.
+    """Build the converter between messages and tokens for a policy.
+
+    Args:
+        resolved: Recipe, whose `chat.variables` are passed to the chat template. A pretrained policy without them uses
+            the variables that are stored in its folder.
+        policy: Policy with the tokenizer and its chat template.
+        format: Tool-call format.
 
     Raises:
-        RecipeError: If the template never reads one of the variables.
+        RecipeError: If the chat template never reads one of the variables.
     """
     variables = resolved.recipe.chat.variables
     if not variables and resolved.recipe.policy.path is not None:
@@ -110,7 +126,7 @@ def build_chat(resolved: Resolved, policy: Policy, format: ToolCallFormat) -> Ch
 
 
 def _describe_computation(settings: PolicySettings, policy: Policy) -> str:
-    """Describe device and precision in one line."""
+    """Format device and precision of the policy as one log line."""
     device = f"computed on {describe_device(policy.device)}"
     if policy.dtype == torch.float32:
         return f"{device} (policy.device: {settings.device})"
@@ -121,7 +137,10 @@ def _describe_computation(settings: PolicySettings, policy: Policy) -> str:
 
 
 def _format(resolved: Resolved, policy: Policy | None, say: Callable[[str], None]) -> ToolCallFormat:
-    """Return the recipe's tool-call format, or the one that fits a pretrained policy's template."""
+    """Return the tool-call format of the recipe.
+
+    For `auto`, it is the format stored in the policy's folder, or the one of its chat template.
+    """
     settings = resolved.recipe
     name = settings.chat.format
     if name == "auto":
@@ -138,13 +157,14 @@ def _format(resolved: Resolved, policy: Policy | None, say: Callable[[str], None
 
 
 def _stored_chat(resolved: Resolved) -> tuple[str, dict[str, Variable]]:
-    """Return the tool-call format and template variables that the folder of a pretrained policy stores."""
+    """Return (tool-call format, template variables) from a pretrained policy's folder."""
     settings = resolved.recipe.policy
     assert settings.path is not None
     return load_chat_settings(Path(settings.path).expanduser())
 
 
 def _pretrained(resolved: Resolved) -> Policy:
+    """Load the pretrained policy that `policy.path` names, after its memory estimate is checked."""
     settings = resolved.recipe.policy
     assert settings.path is not None
     trusted = settings.trust_remote_code
@@ -160,7 +180,7 @@ def _tiny(
     format: ToolCallFormat,
     say: Callable[[str], None],
 ) -> Policy:
-    """Build a randomly initialized policy, with a tokenizer for the recipe's tasks."""
+    """Build a randomly initialized policy with a tokenizer that is trained on the recipe's tasks."""
     settings = resolved.recipe.policy
     assert settings.tiny is not None  # the recipe has one or the other
     texts = _prompts(source)
@@ -174,7 +194,7 @@ def _tiny(
         and isinstance(source, Generated)
         and isinstance(source, Expert)
     ):
-        texts += list_expert_texts(source, environment, format, _TOKENIZER_EPISODES, say=say)
+        texts += list_expert_texts(source, environment, format, _TOKENIZER_EPISODES, log=say)
     return build_tiny(
         texts,
         markers=format.markers,
@@ -189,12 +209,16 @@ def _tiny(
 
 
 def _prompts(source: Source) -> list[str]:
-    """Return the first training texts of a tokenizer."""
+    """Return the prompts of the first training tasks, as text for the training of a tokenizer."""
     return [source.task(index).text for index in range(_TOKENIZER_TASKS)]
 
 
 def _with_adapters(resolved: Resolved, policy: Policy) -> Policy:
-    """Add adapters if the recipe has them; those of the loaded policy are kept."""
+    """Add the LoRA adapters of `policy.lora`; adapters of the loaded policy are kept.
+
+    Raises:
+        RecipeError: If the loaded adapters have another rank, alpha or other setting than `policy.lora`.
+    """
     lora = resolved.recipe.policy.lora
     if lora is not None and has_adapters(policy.model):
         for name, brought in adapter_shape(policy.model).items():
@@ -209,3 +233,75 @@ def _with_adapters(resolved: Resolved, policy: Policy) -> Policy:
         except PolicyError as error:
             raise resolved.error("policy.lora", str(error)) from None
     return policy
+
+
+_MOST_TURNS = 60
+_LONG_SECONDS = 5.0
+
+
+def list_expert_texts(
+    source: Any,
+    environment: Callable[[], Environment],
+    format: Any,
+    count: int,
+    *,
+    log: Callable[[str], None] = lambda line: None,
+) -> list[str]:
+    """Play the expert's episodes of the first tasks, and return all of their texts.
+
+    The texts train the tokenizer of a tiny policy. Actions are written in the tool-call format.
+
+    Args:
+        source: Task source with an expert.
+        environment: Function that creates the environment of an episode.
+        format: Tool-call format.
+        count: Number of tasks.
+        log: Callback that receives a line if the episodes take longer than five seconds.
+
+    Raises:
+        TaskError: If an episode of the expert fails; the message names the task and the reason.
+        WhetstoneError: If a dependency of the environment is missing.
+    """
+    # an event loop may already be running, and a thread cannot run two
+    with ThreadPoolExecutor(1, thread_name_prefix="conversations") as pool:
+        return pool.submit(asyncio.run, _played(source, environment, format, count, log)).result()
+
+
+async def _played(
+    source: Any, make: Callable[[], Environment], format: Any, count: int, log: Callable[[str], None]
+) -> list[str]:
+    assert isinstance(source, Expert)
+    texts = []
+    began = time.perf_counter()
+    is_reported = False
+    for index in range(count):
+        if not is_reported and time.perf_counter() - began > _LONG_SECONDS:
+            log(f"the tiny model's tokenizer is trained on {count} episodes of the expert; {index} are finished")
+            is_reported = True
+        task = source.task(index)  # type: ignore[attr-defined]
+        try:
+            texts += await _episode(source, task, make(), format, seed=index)
+        except WhetstoneError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise TaskError(f"the expert's episode of task {task.id} failed: {describe_exception(error)}") from error
+    return texts
+
+
+async def _episode(source: Expert, task: Task, environment: Environment, format: Any, *, seed: int) -> list[str]:
+    texts: list[str] = []
+    try:
+        first = await call_user_function(environment.reset, task, seed=seed)
+        conversation, tools = list(first.messages), first.tools
+        for _ in range(_MOST_TURNS):
+            action = source.demonstrate(task, conversation, tools)
+            texts.append(format.write(action, tools))
+            result = await call_user_function(environment.step, action)
+            conversation += [action, *result.observation.messages]
+            tools = result.observation.tools or tools
+            if result.ended is not None:
+                break
+        texts += [message.text for message in conversation if message.role != "assistant"]
+    finally:
+        await call_user_function(environment.close)
+    return texts

@@ -1,6 +1,7 @@
-"""Checks that a run produces the columns that its estimators and losses read.
+"""Checks that a run produces the columns that its advantage estimators and losses read.
 
-Each column defines its requirements (`learning/columns/`); an unknown name must be provided by the reward.
+A column is a tensor with one number per token, turn or trajectory. Each column defines its requirements
+(`learning/columns/`); a column with an unknown name must be provided by the reward.
 
 Note:
     An estimator without its input must not run on zeros. A missing turn reward, tree or critic is an error in one line,
@@ -22,7 +23,7 @@ from whetstone.recipe import Resolved
 _TAKEN = (
     COLUMN_BUILDERS.keys() | FORWARD_COLUMNS | CRITIC_COLUMNS | PERTURBED_COLUMNS | SEQUENCE_COLUMNS | {"advantage"}
 )
-"""Names that already have a meaning; `advantage` is the component of a score with recorded advantages."""
+"""Column names that a custom column cannot have; `advantage` is the component of a score with recorded advantages."""
 
 
 def find_unmet_columns(
@@ -31,8 +32,8 @@ def find_unmet_columns(
     """Yield (column, possible provider) for each column that the run does not produce.
 
     Args:
-        columns: Names of columns that are read.
-        run: Capabilities of the run.
+        columns: Names of the columns that an estimator or a loss reads.
+        run: Capabilities of the run: its recipe, reward columns and strategy data.
         added: Custom columns of the recipe, by name.
     """
     known = {**COLUMN_BUILDERS, **(added or {})}
@@ -43,7 +44,10 @@ def find_unmet_columns(
 
 
 def _of_passes(name: str, run: RunCapabilities) -> str | None:
-    """Return the provider of a column of critics, or of the pass with noise, if the run lacks it."""
+    """Describe what would provide a column of critics or of the noisy forward pass.
+
+    None if the run provides it.
+    """
     settings = run.recipe.reinforcement
     if "critic" in name and run.recipe.critic is None:
         return "critics provide it: set critic: {}"
@@ -53,21 +57,25 @@ def _of_passes(name: str, run: RunCapabilities) -> str | None:
 
 
 def _unknown(name: str, run: RunCapabilities) -> str | None:
+    """Describe what would provide a column without a built-in builder.
+
+    None if the run provides it.
+    """
     if name in CRITIC_COLUMNS | PERTURBED_COLUMNS:
         return _of_passes(name, run)
     provider = from_reward(name)(run)
     return None if provider is None else f"{provider}; or add a column, custom_columns: [my_package.my_module:{name}]"
 
 
-def added_columns(resolved: Resolved, of_reward: Collection[str]) -> tuple[Callable[..., Any], ...]:
-    """Return the custom columns of a recipe, each a function with its options bound.
+def build_custom_columns(resolved: Resolved, of_reward: Collection[str]) -> tuple[Callable[..., Any], ...]:
+    """Build the functions of `custom_columns`, with their options bound.
 
     Args:
         resolved: Recipe.
         of_reward: Names of the columns that the reward provides.
 
     Raises:
-        RecipeError: If one is not declared as a column, or its name already has a meaning.
+        RecipeError: If a function is not declared as a column (`@column`), or its name is already in use.
     """
     functions: dict[str, Callable[..., Any]] = {}
     for k, part in enumerate(resolved.recipe.custom_columns):

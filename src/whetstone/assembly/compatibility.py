@@ -1,5 +1,6 @@
-"""Checks that the components of a recipe are compatible: what one reads must be produced, and every key must have an
-effect.
+"""Checks that the components of a recipe are compatible.
+
+Every column that a component reads must be produced, and every key of the recipe must have an effect.
 
 Note:
     Incompatible components mostly run without an error and train nothing. Each known conflict is rejected with the key
@@ -32,12 +33,12 @@ from whetstone.rewards.protocol import ChecksTask, NamesTools, required_private_
 from whetstone.tasks import Source
 
 _ALONE = ("independent", "self_play")
-"""Strategies that support groups of one trajectory."""
+"""Strategies that work with a group of one trajectory."""
 _PEER_COLUMNS = {
     "logprobs": "learner_logprobs", "log_probs": "learner_logprobs", "log_prob": "learner_logprobs",
     "old_log_probs": "old_logprobs", "old_log_prob": "old_logprobs", "rollout_log_probs": "sampler_logprobs",
 }  # fmt: skip
-"""Names of columns in other libraries, with the built-in name."""
+"""Name of a column in another library → name here, for error messages."""
 
 
 def check_needs(
@@ -57,7 +58,8 @@ def check_needs(
         columns: Custom columns of the recipe, by name.
 
     Raises:
-        RecipeError: If a column is missing; the message names its reader and a possible provider.
+        RecipeError: If a column is missing, or has another level (token, turn, trajectory) than its reader expects. The
+            message names the reader and a possible provider.
     """
     always_available = {
         "advantage_transforms": {"advantages"},
@@ -91,8 +93,15 @@ def check_needs(
 def dry_run(resolved: Resolved, key: str, function: Callable[..., Any]) -> None:
     """Call a built-in function with empty columns, so that it validates its options.
 
+    Custom functions are not called, because their behavior without rows is unknown.
+
+    Args:
+        resolved: Recipe, for the location in the error.
+        key: Recipe key of the function.
+        function: Function with bound options.
+
     Raises:
-        RecipeError: If it rejects one.
+        RecipeError: If the function rejects an option.
     """
     if not unwrap_partial(function).__module__.startswith("whetstone.algorithms"):
         return  # the behavior of custom functions without rows is unknown
@@ -103,10 +112,10 @@ def dry_run(resolved: Resolved, key: str, function: Callable[..., Any]) -> None:
 
 
 def try_functions(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any]) -> None:
-    """Try a custom estimator and a custom objective on a small batch.
+    """Call the advantage estimator and the objective on a small example batch.
 
     Raises:
-        RecipeError: If one returns an invalid result.
+        RecipeError: If a custom function raises, or returns a result of a wrong type or shape.
     """
     try:
         key = "advantage"
@@ -118,14 +127,14 @@ def try_functions(resolved: Resolved, credit: CreditParts, objective: Callable[.
 
 
 def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> None:
-    """Reject keys without a reader.
+    """Reject keys of the recipe whose result no estimator and no loss reads.
 
-    A column may be read only by another one, so one of several is sufficient.
+    A custom column may be read only by another custom column, so the use of one of several is sufficient.
 
     Args:
         resolved: Recipe.
-        reads: Names of all columns that are read.
-        columns: Names of custom columns of the recipe.
+        reads: Names of all columns that estimators and losses read.
+        columns: Names of the custom columns of the recipe.
 
     Raises:
         RecipeError: If a key has no effect.
@@ -147,12 +156,13 @@ def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> 
 
 
 def check_observations(resolved: Resolved, credit: CreditParts) -> None:
-    """Reject credit that reads sampler values of tokens that were not sampled.
+    """Reject credit functions that read columns which observation tokens lack.
 
-    A critic is also rejected: it would predict a turn's value before the observation instead of after it.
+    It applies to `train_on_observations`. Observation tokens were not sampled, so they have no entropy and no sampler
+    log-prob. A critic is rejected too: it would predict the value of a turn before the observation instead of after it.
 
     Raises:
-        RecipeError: If it would read values that do not exist.
+        RecipeError: If a function reads such a column, or the recipe has a critic.
     """
     settings = resolved.recipe.reinforcement
     if settings is None or not settings.train_on_observations:
@@ -168,10 +178,10 @@ def check_observations(resolved: Resolved, credit: CreditParts) -> None:
 
 
 def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
-    """Reject settings that an objective does not use.
+    """Reject settings that the objective does not use.
 
     Raises:
-        RecipeError: If a key has no effect, or counts a correction twice.
+        RecipeError: If a key has no effect, or the importance correction would be applied twice.
     """
     recipe, reads = resolved.recipe, column_names(objective)
     name = recipe.objective.name
@@ -193,11 +203,11 @@ def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
 
 
 def check_critic(resolved: Resolved, heads: Collection[str]) -> None:
-    """Reject critics that nothing reads, and offline episodes for critics that cannot be trained on them.
+    """Reject critics that nothing reads or that offline episodes cannot train.
 
     Args:
         resolved: Recipe.
-        heads: Names of the critic's heads.
+        heads: Names of the critic's heads, which follow from the columns of the advantage estimator.
 
     Raises:
         RecipeError: If a key has no effect.
@@ -212,10 +222,10 @@ def check_critic(resolved: Resolved, heads: Collection[str]) -> None:
 
 
 def check_group(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any]) -> None:
-    """Reject groups of one trajectory if the method compares trajectories of a group.
+    """Reject groups of one trajectory if the method compares the trajectories of a group.
 
     Raises:
-        RecipeError: If a group of one could train nothing.
+        RecipeError: If a group of one trajectory could train nothing.
     """
     recipe = resolved.recipe
     if recipe.reinforcement is None or recipe.rollout.group_size > 1:
@@ -238,10 +248,10 @@ def check_group(resolved: Resolved, credit: CreditParts, objective: Callable[...
 
 
 def check_judging(resolved: Resolved, reward: Reward, environment: Environment, source: Source) -> None:
-    """Check that the environment and the tasks provide the values that a reward reads.
+    """Check that the environment and the tasks provide the values that the reward reads.
 
     Raises:
-        RecipeError: If a verdict, a tool or a private value of tasks is missing.
+        RecipeError: If the environment has no verdict, or a tool or a private value of the tasks is missing.
     """
     terms = reward.terms if isinstance(reward, Composed) else {}
     for name, each in (("reward", reward), *((f"reward.terms.{name}", term.reward) for name, term in terms.items())):

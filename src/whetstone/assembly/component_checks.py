@@ -1,9 +1,19 @@
-"""Check of all components of a run before anything is sampled."""
+"""Checks of all components of a run before anything is sampled, and of the number of learner processes.
+
+Note:
+    Two processes on the same GPU cannot communicate through NCCL, so each learner process needs its own GPU. On a CPU,
+    more processes than cores make training slower.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import torch
 
 from whetstone.algorithms import column_names
 from whetstone.assembly.compatibility import (
@@ -17,16 +27,17 @@ from whetstone.assembly.compatibility import (
     try_functions,
 )
 from whetstone.assembly.instantiate import lookup_component
-from whetstone.assembly.learner_processes import check_learner_processes
 from whetstone.assembly.member_recipes import check_members
 from whetstone.assembly.rollout_components import check_method
 from whetstone.assembly.seats import member_seats
 from whetstone.environments.protocol import find_known_tools
-from whetstone.errors import RecipeError
+from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES
 from whetstone.learning.columns import RunCapabilities, collect_columns
 from whetstone.learning.learner_factory import LEARNERS
 from whetstone.learning.optimizer import check_optimizer
+from whetstone.policies import Policy, tensor_plan
+from whetstone.recipe import Resolved
 from whetstone.rewards import provided_columns
 from whetstone.rollout.optional_protocols import provided_data
 from whetstone.tasks import Expert
@@ -36,10 +47,12 @@ if TYPE_CHECKING:
 
 
 def check_components(assembly: RunComponents) -> None:
-    """Build and check all components, in the order of the data.
+    """Build and check all components of a run in the order of the data, from tasks to losses.
+
+    `RunComponents.check` calls this before anything is sampled.
 
     Raises:
-        WhetstoneError: A name, option, file or folder is wrong; the message has the key.
+        WhetstoneError: If a name, option, file or folder is wrong; the message names the recipe key.
     """
     resolved, recipe, source = assembly.resolved, assembly.resolved.recipe, assembly.source
     imitation = recipe.reinforcement.imitation if recipe.reinforcement is not None else None
@@ -63,8 +76,8 @@ def check_components(assembly: RunComponents) -> None:
     if undescribed:
         names = ", ".join(undescribed)
         assembly.say(f"tools without a docstring: {names}; add one, it is the description that the model reads")
-    assembly.build("chat")
-    check_learner_processes(resolved, policy, say=assembly.say)
+    assembly.build_components("chat")
+    check_learner_processes(resolved, policy, log=assembly.say)
     check_members(resolved, member_seats(assembly), assembly.members)
     check_method(resolved, assembly.strategy, assembly.method, source, environment)
     credit, objective = assembly.credit, assembly.objective
@@ -85,6 +98,50 @@ def check_components(assembly: RunComponents) -> None:
     check_objective(resolved, objective)
     check_observations(resolved, credit)
     check_group(resolved, credit, objective)
-    assembly.build("policy", "search_strategy", "frozen", "teacher_reads")
+    assembly.build_components("policy", "search_strategy", "frozen", "teacher_reads")
     for member in assembly.members.values():
         assert member.policy is not None  # a missing folder is reported before the run starts
+
+
+_KEY, _TOGETHER = "scale.learner_processes", "scale.learner_tensor_parallel"
+
+
+def check_learner_processes(resolved: Resolved, policy: Policy, *, log: Callable[[str], None]) -> None:
+    """Check that the learner can run in `scale.learner_processes` processes.
+
+    Args:
+        resolved: Recipe.
+        policy: Policy in training.
+        log: Callback that receives a line if there are more processes than CPU cores.
+
+    Raises:
+        RecipeError: If the learner, the optimizer or the devices do not support this number; the message states a
+            remedy.
+    """
+    recipe, count, device = resolved.recipe, resolved.recipe.scale.learner_processes, policy.device
+    if count == 1:
+        return
+    if recipe.learner.name != "local":
+        raise resolved.error(_KEY, f'has no effect: learner "{recipe.learner.name}" does not support several processes')
+    for stage, settings in recipe.own_stages.items():
+        if settings.optimizer == "adamw_8bit":
+            problem = f"{stage}.optimizer: adamw_8bit cannot be divided among {count} processes"
+            raise resolved.error(_KEY, f"{problem}; use adamw, whose state is divided among them")
+    together = recipe.scale.learner_tensor_parallel
+    if together > 1:
+        try:
+            tensor_plan(policy.model, together)
+        except PolicyError as error:
+            raise resolved.error(_TOGETHER, str(error)) from None
+    if device.type == "cpu":
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        if count > cores:
+            log(f"{_KEY}: {count} processes share {cores} cores; use at most {cores}, which are as fast")
+        return
+    num_devices = torch.get_device_module(device).device_count()
+    if device.type != "cuda":
+        raise resolved.error(_KEY, f"several processes require CPUs or CUDA devices, got {device.type}")
+    if count > num_devices:
+        raise resolved.error(
+            _KEY, f"{count} processes need {count} GPUs, but this machine has {num_devices}; set at most {num_devices}"
+        )

@@ -26,16 +26,24 @@ _OTHER_NAMES = {
     "ppo": "clipped",
     "sft": "supervised",
 }
-"""Names of loss terms in other libraries and papers."""
+"""Name of a loss term in another library or paper → name here, for error messages."""
 _MEASURED = frozenset({"total"})
-"""Names of losses that are not terms."""
+"""Names of reported losses that no loss term can have."""
 
 
-def added_loss_terms(resolved: Resolved, objective: Callable[..., Any]) -> tuple[LossTerm, ...]:
-    """Return the terms of `loss_terms`, each with its options bound.
+def build_loss_terms(resolved: Resolved, objective: Callable[..., Any]) -> tuple[LossTerm, ...]:
+    """Build the loss terms that the recipe adds to its objective (`loss_terms`).
+
+    Args:
+        resolved: Recipe.
+        objective: Objective of the recipe, whose own terms must not be repeated.
+
+    Returns:
+        Terms with bound options; empty if the recipe has no `loss_terms` or no reinforcement stage.
 
     Raises:
-        RecipeError: A name or option is wrong, two terms have one name, a term has no tokens or is not one per token.
+        RecipeError: If a name or option is wrong, a name is used twice, the term's tokens do not exist in an update, or
+            the function does not return one loss per token.
     """
     recipe, terms = resolved.recipe, list[LossTerm]()
     settings = recipe.reinforcement
@@ -53,7 +61,9 @@ def added_loss_terms(resolved: Resolved, objective: Callable[..., Any]) -> tuple
             whose = "settings of the recipe add" if name in short_forms - {POLICY} else "there is"
             raise resolved.error(key, f'{whose} a loss "{name}" already; remove one, or give the function another name')
         if get_sequence_level(function) is not None:
-            raise resolved.error(key, f"{name} compares sums of log-probs, which only an objective can")
+            raise resolved.error(
+                key, f"{name} compares sums of log-probs, which only an objective can; set objective: {part.name}"
+            )
         if part.over == "critic" and recipe.critic is None:
             raise resolved.error(f"{key}.over", "critic: there are no critics; set critic: {}")
         if part.over == "expert" and settings.imitation is None and not recipe.rollout.replay:
@@ -68,5 +78,6 @@ def added_loss_terms(resolved: Resolved, objective: Callable[..., Any]) -> tuple
 
 
 def _weight_of(part: LossTermPart) -> Any:
+    """Return the weight of a loss term: a number, or a cosine schedule."""
     weight = part.weight
     return weight if isinstance(weight, float) else cosine_weight(weight.start, weight.end, weight.steps)

@@ -1,4 +1,4 @@
-"""Environment of a recipe, with its tools, simulated user and fault injection."""
+"""Construction of a recipe's environment, with tools, user and fault injection."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from whetstone.errors import EpisodeError, RecipeError, did_you_mean
 from whetstone.own_loop import run_sync
 from whetstone.plugins import (
     OptionError,
+    bind_component,
     get_component_options,
     instantiate_component,
-    named_part,
     unwrap_partial,
     validate_options,
 )
@@ -47,7 +47,10 @@ from whetstone.trajectory import Task
 
 
 def run_policy(resolved: Resolved) -> CallPolicy:
-    """Return which tools a run of a recipe calls: those that it permits, and those of unknown effect."""
+    """Return the call policy of a run.
+
+    Tools whose effects the recipe permits are called, and tools whose effects are unknown.
+    """
     settings = resolved.recipe.environment
     allowed = settings.allow_effects
     return CallPolicy(
@@ -58,12 +61,12 @@ def run_policy(resolved: Resolved) -> CallPolicy:
 def build_environment(
     resolved: Resolved, calls: CallPolicy | None = None, *, models: Mapping[str, FrozenModel] | None = None
 ) -> Callable[[], Environment]:
-    """Return a function that creates the environment of an episode.
+    """Return a function without arguments that creates the environment of one episode.
 
     Args:
         resolved: Recipe.
-        calls: Tools that are called; None: those that a run calls.
-        models: Frozen models of the recipe, if they already exist.
+        calls: Policy that decides which tools are really called; None: the call policy of a run.
+        models: Frozen models of the recipe, if they are already built.
 
     Raises:
         RecipeError: If no environment has the name, or an option is wrong.
@@ -89,10 +92,15 @@ def build_environment(
 
 
 def apply_call_policy(make: Callable[[], Environment], name: str, calls: CallPolicy) -> Environment:
-    """Return a new environment whose tools are called as a policy permits.
+    """Create an environment in which a call policy decides which tools are really called.
 
     Args:
-        name: Name of the environment, by which its own effect is permitted.
+        make: Function that creates the environment.
+        name: Name of the environment, under which its own effect is permitted.
+        calls: Call policy.
+
+    Returns:
+        The environment, or a `NotPlayed` if its own effect is not permitted.
     """
     environment = make()
     inner = environment.world if isinstance(environment, Advised) else environment
@@ -105,8 +113,16 @@ def apply_call_policy(make: Callable[[], Environment], name: str, calls: CallPol
     return NotPlayed(environment, f"{describe_effects(own)}; {describe_remedy(own)}")
 
 
-def effects_in(environment: Environment, settings: EnvironmentSettings) -> dict[str, Effect | None]:
-    """Return the effects of the tools of an environment, and that of the environment itself if it declares one."""
+def find_tool_effects(environment: Environment, settings: EnvironmentSettings) -> dict[str, Effect | None]:
+    """Return the side effects of the tools of an environment.
+
+    Args:
+        environment: Environment with its tools.
+        settings: Settings whose `effects` override the declared effects.
+
+    Returns:
+        Tool → effect, None if unknown; with an entry for the environment itself if it declares an effect.
+    """
     inner = environment.world if isinstance(environment, Advised) else environment
     effects = (
         dict(inner.toolset.effects)
@@ -120,12 +136,15 @@ def effects_in(environment: Environment, settings: EnvironmentSettings) -> dict[
 
 
 def list_tools(make: Callable[[], Environment]) -> tuple[ToolSpec, ...]:
-    """Return the tools that an environment offers.
+    """Create an environment, and return the tools that it offers.
 
     An MCP server is started to list its tools.
 
+    Args:
+        make: Function that creates the environment.
+
     Raises:
-        InfrastructureError: The server does not respond.
+        InfrastructureError: If a server does not respond.
     """
     environment = make()
     inner = environment.world if isinstance(environment, Advised) else environment
@@ -137,11 +156,11 @@ def list_tools(make: Callable[[], Environment]) -> tuple[ToolSpec, ...]:
 
 
 class NotPlayed:
-    """An environment that is not played, because nothing permits its effect.
+    """Environment that rejects every episode, because its side effects are forbidden.
 
     Args:
-        environment: The environment.
-        why: Reason, for the error of each episode.
+        environment: Environment that is not played.
+        why: Reason, used as the error of each episode.
     """
 
     def __init__(self, environment: Environment, why: str) -> None:
@@ -153,7 +172,7 @@ class NotPlayed:
         return getattr(self.environment, name)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Reject every episode.
+        """Reject the episode.
 
         Raises:
             EpisodeError: Always.
@@ -161,25 +180,25 @@ class NotPlayed:
         raise EpisodeError(f"not played: {self.why}")
 
     async def step(self, action: Message) -> StepResult:
-        """Reject every episode; see `reset`."""
+        """Reject the action, same as `reset`."""
         raise EpisodeError(f"not played: {self.why}")
 
     async def close(self) -> None:
-        """Close the environment."""
+        """Close the wrapped environment."""
         await call_user_function(self.environment.close)
 
 
 def _check_names(resolved: Resolved, environment: Environment) -> None:
-    """Check that `environment.effects` and `environment.allow_effects` name tools.
+    """Check that `environment.effects` and `environment.allow_effects` name existing tools.
 
     Raises:
-        RecipeError: A name is not that of a tool or of the environment.
+        RecipeError: If a name is neither a tool nor the environment.
     """
     settings = resolved.recipe.environment
     inner = environment.world if isinstance(environment, Advised) else environment
     if implements_protocol(inner, HoldsTools) and isinstance(inner.toolset, Toolset) and inner.toolset.changing:
         return  # an MCP server lists its tools later
-    known = [*effects_in(environment, settings), settings.name]
+    known = [*find_tool_effects(environment, settings), settings.name]
     allowed = settings.allow_effects if isinstance(settings.allow_effects, list) else []
     for key, names in (("effects", settings.effects or {}), ("allow_effects", allowed)):
         for name in names:
@@ -191,7 +210,10 @@ def _check_names(resolved: Resolved, environment: Environment) -> None:
 def _environment_factory(
     resolved: Resolved, key: str, name: str, options: dict[str, Any], models: _ModelUse
 ) -> Callable[[], Environment]:
-    """Return a function that creates environments of a name, with the components that its options name."""
+    """Return a function that creates an environment by name.
+
+    Tools, users and inner environments that its options name are built too.
+    """
     part = lookup_component(resolved, key, "environment", name, ENVIRONMENTS)
     part = as_environment(part) if is_game(part) else part
     if "tools" in options:
@@ -224,7 +246,14 @@ def _environment_factory(
 
 
 def _inner_environment(resolved: Resolved, key: str, named: Any, models: _ModelUse) -> Callable[[], Environment]:
-    """Return the inner environment of another, from its name, or a mapping with the name and its options."""
+    """Return a function that creates the inner environment of a wrapper.
+
+    Args:
+        resolved: Recipe, for the location in errors.
+        key: Recipe key of the inner environment.
+        named: Name, or a mapping with `name` and options.
+        models: Frozen models of the recipe.
+    """
     options = dict(named) if isinstance(named, Mapping) else {"name": named}
     name = options.pop("name", "tools")
     if not isinstance(name, str):
@@ -233,7 +262,7 @@ def _inner_environment(resolved: Resolved, key: str, named: Any, models: _ModelU
 
 
 class _ModelUse:
-    """Models of a recipe, and whether a component uses them."""
+    """Frozen models of a recipe, with a record of whether a component uses them."""
 
     def __init__(self, known: Mapping[str, FrozenModel]) -> None:
         self.known, self.asked = known, False
@@ -244,7 +273,7 @@ class _ModelUse:
 
 
 def _with_models(tool: Any, models: _ModelUse) -> Any:
-    """Pass the recipe's models to a tool class that has an option `models`."""
+    """Pass the recipe's frozen models to a tool class that has the option `models`."""
     if not inspect.isclass(unwrap_partial(tool)) or "models" not in get_component_options(tool):
         return tool
     if isinstance(tool, functools.partial) and "models" in tool.keywords:
@@ -257,9 +286,9 @@ def _noisy(make: Callable[[], Environment], noise: Mapping[str, float]) -> Envir
 
 
 def _user(resolved: Resolved, key: str, named: Any) -> Any:
-    """Return the simulated user, with its options from the recipe."""
+    """Build the simulated user of an environment, with its options from the recipe."""
     try:
-        return named_part("user", named, USERS, optional=OPTIONAL_OF_USERS)
+        return bind_component("user", named, USERS, optional=OPTIONAL_OF_USERS)
     except OptionError as error:
         raise resolved.error(f"{key}.{error.key}", error.message) from None
     except RecipeError as error:
@@ -267,9 +296,9 @@ def _user(resolved: Resolved, key: str, named: Any) -> Any:
 
 
 def _tool(resolved: Resolved, key: str, number: int, named: Any) -> Any:
-    """Return a tool function, or a class with its options from the recipe."""
+    """Build one entry of `environment.tools`, a function or a class with options."""
     try:
-        return named_part("tool", named, TOOLS, optional=TOOL_OPTIONAL)
+        return bind_component("tool", named, TOOLS, optional=TOOL_OPTIONAL)
     except OptionError as error:
         raise resolved.error(f"{key}.{number}.{error.key}", error.message) from None
     except RecipeError as error:

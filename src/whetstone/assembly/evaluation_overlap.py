@@ -1,9 +1,11 @@
-"""Search for evaluation tasks in the training data of a recipe: its tasks, demonstrations and stored episodes.
+"""Search for evaluation tasks in the training data of a recipe.
 
-Tasks are equal if their ids are, or their prompts without case, white space and final punctuation; if both have private
-values, these must be equal, too, since one question about two databases is two tasks. Of tasks from a list, which can
-have other columns, the answers must be equal. Rows of a file contain a task if they contain its prompt, or thirteen of
-its words in a row.
+Which tasks are equal:
+- Tasks with the same id.
+- Tasks with the same prompt, ignoring case, white space and final punctuation. If both have private values, these must
+  be equal too, because one question about two databases is two tasks. For tasks from a list, only the answers must be
+  equal, because lists can have other columns.
+- A row of a data file contains a task if it contains its prompt, or thirteen of its words in a row.
 """
 
 from __future__ import annotations
@@ -49,11 +51,11 @@ def find_overlap(assembly: RunComponents, resolved: Resolved) -> list[dict[str, 
 
     An entry has the recipe key (`where`), the number of evaluation tasks that were found (`count`) and compared
     (`held_out`), a description of the searched data (`searched`), the numbers by kind of match (`matches`), some
-    `examples`, and all of this as a line (`sentence`).
+    `examples`, and a summary line (`sentence`).
 
     Args:
-        assembly: The components of the run; `check_data` has read the stored episodes.
-        resolved: The recipe with its stages.
+        assembly: Components of the run; `check_data` has read the stored episodes.
+        resolved: Recipe with its stages.
     """
     stored, files = assembly.stored_reader.tasks, dict(_files(resolved))
     is_list = isinstance(assembly.source, Finite)
@@ -121,10 +123,12 @@ def _files(resolved: Resolved) -> Iterator[tuple[str, DataSettings]]:
 
 
 def _repeated(held_out: Sequence[Task], training: Iterable[Task], *, is_list: bool) -> _Matches:
-    """Return the evaluation tasks that are among training tasks.
+    """Return the evaluation tasks that also are training tasks.
 
     Args:
-        is_list: Whether the tasks are rows of a list, of which only answers are compared.
+        held_out: Evaluation tasks.
+        training: Training tasks.
+        is_list: Whether the tasks are rows of a list, of which only the answers are compared.
     """
     ids = {task.id: task for task in held_out}
     exact: dict[str, list[Task]] = {}
@@ -143,7 +147,7 @@ def _repeated(held_out: Sequence[Task], training: Iterable[Task], *, is_list: bo
 
 
 def _is_about_the_same(one: Mapping[str, Any], other: Mapping[str, Any], *, is_list: bool) -> bool:
-    """Return whether the private values of two tasks with one prompt leave room for only one task."""
+    """Return whether the private values of two tasks with one prompt are compatible."""
     answers = [key for key in _ANSWERS if is_list and key in one and key in other]
     if answers:
         return all(to_json(one[key]) == to_json(other[key]) for key in answers)
@@ -175,5 +179,5 @@ def _contained(settings: DataSettings, held_out: Sequence[Task]) -> tuple[int, _
 
 
 def _normal(text: str) -> str:
-    """Return a prompt without case, white space at its ends or repeated, and punctuation at the ends of words."""
+    """Normalize a prompt: lower case, single spaces, no punctuation at the ends of words."""
     return " ".join(_END.sub("", text).casefold().split())

@@ -1,4 +1,4 @@
-"""Frozen models of a recipe (`models`): a run or folder, a URL, or a function.
+"""Frozen models of a recipe (`models`): from a run or folder, a URL, or a function.
 
 Note:
     The weights of a folder are loaded at the first request, so that inspecting a recipe loads none. A missing folder is
@@ -28,7 +28,7 @@ _Speaks = Callable[[Sequence[Message], Sequence[ToolSpec], int], Awaitable[Model
 
 
 def frozen_models(resolved: Resolved) -> Mapping[str, FrozenModel]:
-    """Return the models of a recipe's `models` by name.
+    """Build the frozen models of a recipe's `models`, by name.
 
     Raises:
         RecipeError: If a folder, function or key does not exist.
@@ -37,6 +37,7 @@ def frozen_models(resolved: Resolved) -> Mapping[str, FrozenModel]:
 
 
 def _model(resolved: Resolved, name: str, settings: ModelSettings) -> FrozenModel:
+    """Build one frozen model from its settings."""
     respond: _Speaks
     try:
         if settings.function is not None:
@@ -52,7 +53,7 @@ def _model(resolved: Resolved, name: str, settings: ModelSettings) -> FrozenMode
 
 
 class _Endpoint:
-    """A model at a URL."""
+    """Frozen model that an OpenAI-compatible server at `url` answers for."""
 
     def __init__(self, settings: ModelSettings) -> None:
         assert settings.url is not None
@@ -77,7 +78,7 @@ class _Endpoint:
             raise InfrastructureError(f"the model at {self.settings.url} returned no message: {error}") from None
 
     def _client_for_loop(self) -> ChatEndpoint:
-        """Return the client of the running event loop: connections belong to a loop."""
+        """Return the HTTP client of the running event loop, because connections belong to one loop."""
         loop = asyncio.get_running_loop()
         if self._asked is None or self._loop is not loop:
             assert self.settings.url is not None
@@ -86,7 +87,7 @@ class _Endpoint:
 
 
 class _Local:
-    """A model in a folder, or the last one of a run."""
+    """Frozen model in this process, from a folder or the last checkpoint of a run."""
 
     def __init__(self, resolved: Resolved, name: str, settings: ModelSettings) -> None:
         assert settings.path is not None

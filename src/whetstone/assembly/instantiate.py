@@ -1,4 +1,4 @@
-"""Creates components from their names and options in a recipe. Errors name the line of the recipe."""
+"""Construction of components from names and options; errors name the recipe's line."""
 
 from __future__ import annotations
 
@@ -27,13 +27,24 @@ _OPTIONAL: Mapping[str, OptionalProtocols] = {
     "task source": SOURCE_OPTIONAL,
     **dict.fromkeys(KINDS, ROLLOUT_OPTIONAL),
 }
-"""Optional protocols by the kind of a component."""
+"""Optional protocols that a component can implement, by kind of component."""
 
 
 def build_function(
     resolved: Resolved, section: str, part: Part, built_in: Mapping[str, Any], *, kind: str | None = None
 ) -> Any:
-    """Return the named function with the recipe's options bound."""
+    """Look up a function by name, and bind the options of the recipe.
+
+    Args:
+        resolved: Recipe, for the location in errors.
+        section: Recipe key of the component, such as `advantage`.
+        part: Name and options of the component.
+        built_in: Built-in functions by name.
+        kind: Kind of component in error messages; None: `section`.
+
+    Raises:
+        RecipeError: If no function has the name, or an option is wrong.
+    """
     named = lookup_component(resolved, section, kind or section, part.name, built_in)
     own_keys = [key for key in type(part).model_fields if key != "name"]
     options = validate_recipe_options(resolved, section, named, part.options, keys_beside=own_keys)
@@ -41,7 +52,18 @@ def build_function(
 
 
 def lookup_component(resolved: Resolved, key: str, kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
-    """Look up a component by name."""
+    """Look up a built-in component by name, or a custom one by `package.module:name`.
+
+    Args:
+        resolved: Recipe, for the location in errors.
+        key: Recipe key of the name.
+        kind: Kind of component in error messages.
+        name: Name of the component.
+        built_in: Built-in components by name.
+
+    Raises:
+        RecipeError: If no component has the name; the message has the nearest one.
+    """
     try:
         return find_part(kind, name, built_in, optional=_OPTIONAL.get(kind, ()))
     except RecipeError as error:
@@ -54,10 +76,17 @@ def lookup_component(resolved: Resolved, key: str, kind: str, name: str, built_i
 def validate_recipe_options(
     resolved: Resolved, section: str, part: Any, options: Mapping[str, Any], *, keys_beside: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Validate options and convert them to the types that the component declares.
+    """Validate options, and convert them to the types that the component declares.
 
     Args:
-        keys_beside: See `validate_options`.
+        resolved: Recipe, for the location in errors.
+        section: Recipe key of the component.
+        part: Function or class that declares the options.
+        options: Options by name.
+        keys_beside: Keys of the recipe next to the options, suggested if an option has a similar name.
+
+    Raises:
+        RecipeError: If an option is unknown or has a wrong type.
     """
     try:
         return validate_options(part, options, keys_beside=keys_beside)
@@ -76,19 +105,21 @@ def build_component(
     protocol: type | None = None,
     named_at: str | None = None,
 ) -> Any:
-    """Create an instance of a component with its options.
-
-    `given` values are passed if it has such parameters.
+    """Create an instance of a component with its options from the recipe.
 
     Args:
-        resolved: Recipe.
+        resolved: Recipe, for the location in errors.
         key: Recipe key of the options.
-        kind: Kind of component, for messages.
-        part: Name and options.
+        kind: Kind of component in error messages.
+        part: Name and options of the component.
         built_in: Built-in components by name.
-        given: Values by parameter name.
-        protocol: Required interface; None: any.
-        named_at: Recipe key of the name, if it differs.
+        given: Values that the run provides, such as `seed`; each is passed if the component has a parameter of this
+            name.
+        protocol: Protocol that the component must implement; None: any.
+        named_at: Recipe key of the name, if it differs from `key`.
+
+    Raises:
+        RecipeError: If no component has the name, an option is wrong, or the protocol is not implemented.
     """
     named = lookup_component(resolved, named_at or key, kind, part.name, built_in)
     known = get_component_options(named)

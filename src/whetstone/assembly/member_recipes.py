@@ -1,4 +1,7 @@
-"""Recipes of the members of `policies`, and checks of the members."""
+"""Recipes of the members of `policies`, and checks that each member has exactly one role.
+
+A member is one of several policies of a run; the first is the policy in training.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,29 @@ from whetstone.recipe import Resolved
 
 
 def member_recipes(resolved: Resolved) -> dict[str, Resolved]:
-    """Return the recipe of each member of `policies` by name.
+    """Return the recipe of each member of `policies`, by name.
 
-    Without `policies`, the recipe itself under "".
+    A recipe with fewer than two members returns itself under the name "".
 
     Raises:
-        RecipeError: Same as for `member_recipe`.
+        RecipeError: If the settings of a member are wrong; see `member_recipe`.
     """
     names = list(resolved.recipe.policies)
     return {name: member_recipe(resolved, name) for name in names} if len(names) > 1 else {"": resolved}
 
 
 def member_recipe(resolved: Resolved, name: str) -> Resolved:
-    """Return the recipe with which a member of `policies` trains.
+    """Return the recipe with which a member of `policies` is built and trained.
 
-    Its settings are the `policy` of that recipe; its own learning rate, optimizer and other keys of training replace
+    The settings of the member become its `policy` section; its learning rate, optimizer and other training keys replace
     those of `reinforcement`.
 
+    Args:
+        resolved: Recipe with `policies`.
+        name: Name of the member.
+
     Raises:
-        RecipeError: The member's setting `like` names no other member, or a key is unknown.
+        RecipeError: If the member's `like` names no other member, or a key is unknown.
     """
     policies = resolved.recipe.policies
     if name == next(iter(policies), name):
@@ -51,14 +58,16 @@ def member_recipe(resolved: Resolved, name: str) -> Resolved:
 
 
 def check_members(resolved: Resolved, seats: Mapping[str, str], rewards: Collection[str]) -> None:
-    """Check the members of `policies`.
+    """Check that each member of `policies` plays one seat or is one reward.
 
     Args:
-        seats: Name of the member in each seat that names one.
+        resolved: Recipe.
+        seats: Name of the member that plays each seat, by role.
         rewards: Names of the members that are learned rewards.
 
     Raises:
-        RecipeError: A seat names no member, nothing names a member, or the engine cannot sample several members.
+        RecipeError: If a seat names no member, nothing names a member, or the engine or the scale settings do not
+            support several trained members.
     """
     recipe, names = resolved.recipe, list(resolved.recipe.policies)
     for role, name in seats.items():

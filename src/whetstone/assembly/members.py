@@ -1,4 +1,4 @@
-"""Construction of the members of a run: those of `policies`, and the other models of a learner.
+"""Construction of a run's other models: members of `policies`, reference, teacher.
 
 Note:
     The reference is the policy with which reinforcement starts, not that of a checkpoint within the stage.
@@ -57,32 +57,38 @@ if TYPE_CHECKING:
     from whetstone.assembly.assembly import RunComponents
 
 _GROUP = "whetstone.scaling.distributed_learner.learner_group:group_learner"
-"""Learner in several processes; a recipe can name it, too, because it depends on this package."""
+"""Learner that runs in several processes. It is named as text because its package depends on this one."""
 
 
 def open_members(
     assembly: RunComponents, warmed_up: Path | None, *, staging: Path | None = None, is_start: bool = False
 ) -> dict[str, Member]:
-    """Return the members of `policies` in seats, without the first, with which reinforcement starts or continues.
+    """Build the members of `policies` that play a seat, except the first.
 
     Args:
-        warmed_up: Same as for `learner_for`.
-        staging: Same as for `learner_for`.
-        is_start: Same as for `learner_for`.
+        assembly: Components of the run.
+        warmed_up: Checkpoint with which reinforcement starts; None: the untrained policy.
+        staging: Folder of checkpoints, for the shards of learner processes; None: a temporary folder.
+        is_start: Whether the policy has the weights with which reinforcement starts.
     """
     played = member_seats(assembly).values()
     names = [name for name in list(assembly.resolved.recipe.policies)[1:] if name in played]
     return {name: _open_member(assembly, name, warmed_up, staging, is_start) for name in names}
 
 
-def evaluation_actor(assembly: RunComponents, engine: Engine, name: str, *, temperature: float) -> PolicyActor | None:
-    """Return the actor of a member of `policies` in evaluations.
+def build_evaluation_actor(
+    assembly: RunComponents, engine: Engine, name: str, *, temperature: float
+) -> PolicyActor | None:
+    """Build the actor with which a member of `policies` plays its seat in an evaluation.
 
-    Before reinforcement, a member that starts with a copy of the first one's weights has the actor of the first one,
-    and there is none for other members.
+    Before reinforcement the members are not built yet. A member that starts as a copy of the first one is then sampled
+    from the first one's engine, and other members have no actor (None).
 
     Args:
+        assembly: Components of the run.
         engine: Engine of the first member.
+        name: Name of the member.
+        temperature: Sampling temperature; 0 is greedy decoding.
     """
     if name in assembly.members:
         engine = assembly.members[name].engine
@@ -92,6 +98,7 @@ def evaluation_actor(assembly: RunComponents, engine: Engine, name: str, *, temp
 
 
 def _begins_as_first(assembly: RunComponents, name: str) -> bool:
+    """Return whether a member starts with a copy of the first member's weights."""
     recipe = assembly.resolved.recipe
     first = recipe.policies[name].like == next(iter(recipe.policies))
     return first and member_recipe(assembly.resolved, name).recipe.policy.path == recipe.policy.path
@@ -119,19 +126,24 @@ def _open_member(
         lambda: own.policy,
         path=_folder_of(resolved),
         chat=lambda _: own.chat,
-        engine=lambda _: own.engine(),
+        engine=lambda _: own.build_engine(),
         learner=learner if settings.trained else None,
         is_stored=settings.trained or begins_as_first,
     )
 
 
 def reward_member(assembly: RunComponents, name: str) -> Member:
-    """Return the member of `policies` that is a learned reward.
+    """Build the member of `policies` that is a learned reward model.
 
-    It starts as the recipe specifies, or with its head of an earlier run; the state in a checkpoint is loaded.
+    The reward head is loaded from the member's folder if it has one, otherwise it is new. State in the checkpoint from
+    which the run resumes is loaded on top.
+
+    Args:
+        assembly: Components of the run.
+        name: Name of the member.
 
     Raises:
-        RecipeError: If there is no such member after the first.
+        RecipeError: If no member after the first has this name.
     """
     others = list(assembly.resolved.recipe.policies)[1:]
     if name not in others:
@@ -167,9 +179,16 @@ def reward_member(assembly: RunComponents, name: str) -> Member:
 
 
 def _check_tokens(assembly: RunComponents, name: str, policy: Policy) -> None:
+    """Check that a member has the vocabulary of the first member and at least its context length.
+
+    Raises:
+        RecipeError: If the member differs.
+    """
     first = assembly.loaded[0]
     if policy.tokenizer.get_vocab() != first.tokenizer.get_vocab():
-        raise assembly.resolved.error(f"policies.{name}", "has other tokens than the first member")
+        raise assembly.resolved.error(
+            f"policies.{name}", "has another vocabulary than the first member; use a model with the same tokenizer"
+        )
     if policy.context_length < first.context_length:
         lengths = f"reads {policy.context_length} tokens, the first member {first.context_length}"
         raise assembly.resolved.error(f"policies.{name}", f"{lengths}; use a model with the same context length")
@@ -188,18 +207,19 @@ def build_stage_learner(
     staging: Path | None = None,
     is_start: bool = False,
 ) -> Learner:
-    """Return the learner of a stage.
+    """Build the learner of a stage.
 
-    In stages that sample and train, that of all trained members.
+    In stages that sample and train, the learner also trains the other trained members of `policies`.
 
     Args:
+        assembly: Components of the run.
         settings: Settings of the stage.
-        warmed_up: Same as for `learner_for`.
-        staging: Same as for `learner_for`.
-        is_start: Same as for `learner_for`.
+        warmed_up: Checkpoint with which reinforcement starts; None: the untrained policy.
+        staging: Folder of checkpoints, for the shards of learner processes; None: a temporary folder.
+        is_start: Whether the policy has the weights with which reinforcement starts.
     """
     if isinstance(settings, SupervisedSettings | PretrainingSettings):
-        return imitator_for(assembly, settings, staging=staging)
+        return build_imitator(assembly, settings, staging=staging)
     if isinstance(settings, SamplingSettings):
         unchanged = NoOpLearner(assembly.policy)
         return MemberLearner(assembly.member, unchanged, assembly.members) if assembly.members else unchanged
@@ -220,12 +240,17 @@ def learner_for(
     staging: Path | None = None,
     is_start: bool = False,
 ) -> Learner:
-    """Return a learner with a reference, a teacher and a process model, each if the recipe reads it.
+    """Build a learner for reinforcement, with the auxiliary models that the recipe reads.
+
+    The auxiliary models are reference, teacher and process reward model.
 
     Args:
-        warmed_up: Checkpoint with which reinforcement starts; None: it starts with the untrained policy.
+        assembly: Components of the policy to train.
+        settings: Settings of the stage.
+        warmed_up: Checkpoint with which reinforcement starts; None: the untrained policy.
         staging: Folder of checkpoints, for the shards of learner processes; None: a temporary folder.
-        is_start: The policy has the weights with which reinforcement starts, so that the reference is a copy of it.
+        is_start: Whether the policy has the weights with which reinforcement starts; the reference is then a copy of
+            it.
     """
     members = _members_of_learner(assembly, settings, warmed_up, is_start=is_start)
     return _build_learner(assembly, settings, staging=staging, spec=assembly.learning_spec(settings), members=members)
@@ -234,7 +259,7 @@ def learner_for(
 def _members_of_learner(
     assembly: RunComponents, settings: ReinforcementSettings, warmed_up: Path | None, *, is_start: bool
 ) -> dict[str, Member]:
-    """Return reference, teacher and process model, each if the recipe reads it."""
+    """Build reference, teacher and process reward model, each if the recipe reads it."""
     recipe, policy = assembly.resolved.recipe, assembly.policy
     places = auxiliary_devices(assembly.resolved, settings, policy.device)
     reference = _reference(assembly, settings, places, warmed_up, is_start=is_start)
@@ -254,6 +279,7 @@ def _members_of_learner(
 
 
 def _teacher(assembly: RunComponents, places: AuxiliaryDevices) -> Policy:
+    """Load the teacher; without `teacher.path`, the policy in training is its own teacher."""
     recipe = assembly.resolved.recipe
     assert recipe.teacher is not None
     if recipe.teacher.path is None:
@@ -277,12 +303,12 @@ def _reference(
     *,
     is_start: bool,
 ) -> Member | None:
-    """Return the policy with which reinforcement starts.
+    """Build the reference: the policy with which reinforcement starts.
 
-    None if nothing reads it, or if it is the policy without its adapters.
+    None if nothing reads the reference, or if the policy without its adapters is the reference.
     """
     policy, resolved = assembly.policy, assembly.resolved
-    if not (settings.holds_on or assembly.reads("reference_logprobs", "reference_sums")):
+    if not (settings.holds_on or assembly.reads_columns("reference_logprobs", "reference_sums")):
         return None
     if has_new_adapters(resolved, policy) and warmed_up is None:
         return None
@@ -302,7 +328,10 @@ def _reference(
 
 
 def has_new_adapters(resolved: Resolved, policy: Policy) -> bool:
-    """Return whether the policy without its adapters is the one its stage starts with: the adapters are new."""
+    """Return whether the adapters of the policy were added by this recipe.
+
+    The policy without its adapters is then the model that the stage started from.
+    """
     path = resolved.recipe.policy.path
     if not has_adapters(policy.model) or path is None:
         return has_adapters(policy.model)
@@ -312,13 +341,13 @@ def has_new_adapters(resolved: Resolved, policy: Policy) -> bool:
     )
 
 
-def imitator_for(assembly: RunComponents, settings: OptimizerSettings, *, staging: Path | None = None) -> Learner:
-    """Return a learner for imitation, which trains on no group.
+def build_imitator(assembly: RunComponents, settings: OptimizerSettings, *, staging: Path | None = None) -> Learner:
+    """Build a learner for imitation, which trains on demonstrations or texts and not on groups.
 
     Args:
         assembly: Components of the run.
         settings: Settings of the stage.
-        staging: Same as for `learner_for`.
+        staging: Folder of checkpoints, for the shards of learner processes; None: a temporary folder.
     """
     return _build_learner(assembly, settings, staging=staging)
 

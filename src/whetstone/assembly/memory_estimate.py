@@ -1,13 +1,14 @@
-"""Memory estimate of a run per device, before anything is loaded, from file headers and the recipe.
+"""Memory estimate of a run per device, before any model is loaded.
 
     weights            4 bytes per trained parameter; 4, or 2 in half precision, per frozen parameter
     the sampler's      the same again if it samples from a copy: in half precision, or while the weights change
     gradients          4 bytes per trained parameter
-    optimizer states   8 (AdamW), 2 (8-bit); with a copy of the weights on the CPU if they are offloaded
+    optimizer states   8 bytes per trained parameter (AdamW) or 2 (8-bit); with a copy of the weights if offloaded
     reference, teacher 4 bytes per parameter
 
-Temporary memory has a separate upper bound: the KV cache of all episodes and the activations of a forward pass. It
-shrinks if memory is scarce, so a run is rejected only for its permanent memory.
+The estimate uses the recipe and the headers of weight files. Temporary memory has a separate upper bound: the KV cache
+of all episodes and the activations of a forward pass. It shrinks if memory is scarce, so a run is rejected only for its
+permanent memory.
 
 Source of the activations of a layer: Korthikanti et al. 2022, arXiv:2205.05198, section 4, counted for gated layers.
 """
@@ -35,17 +36,22 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """Memory of one component."""
+    """Memory of one component of a run on one device, such as the gradients."""
 
     what: str
+    """Name of the component in reports."""
     bytes: int
+    """Size in bytes."""
     device: torch.device
+    """Device that holds the memory."""
     is_permanent: bool = True
-    """Whether the memory is permanent; otherwise it is temporary, and this is an upper bound."""
+    """Whether the memory is used during the whole run; otherwise it is temporary, and `bytes` is an upper bound."""
 
 
-def policy_size(recipe: Recipe) -> ModelSize | None:
-    """Return the size of a recipe's policy; None if the file headers do not tell.
+def estimate_policy_size(recipe: Recipe) -> ModelSize | None:
+    """Return the size of a recipe's policy, from its configuration and file headers.
+
+    None if the headers lack it.
 
     Raises:
         PolicyError: If there is no such model.
@@ -57,14 +63,15 @@ def policy_size(recipe: Recipe) -> ModelSize | None:
     return _of_folder(folder, trusted=policy.trust_remote_code)
 
 
-def memory_plan(resolved: Resolved, *, trains: bool) -> list[MemoryShare]:
-    """Return the memory of each component of a run.
-
-    Empty if the size of the policy is unknown.
+def estimate_memory_shares(resolved: Resolved, *, trains: bool) -> list[MemoryShare]:
+    """Estimate the memory of each component of a run.
 
     Args:
         resolved: Recipe.
         trains: Whether the policy is trained, or only sampled.
+
+    Returns:
+        One entry per component; empty if the size of the policy is unknown.
 
     Raises:
         RecipeError: If the machine has no such device.
@@ -76,7 +83,7 @@ def memory_plan(resolved: Resolved, *, trains: bool) -> list[MemoryShare]:
 def _all_shares(resolved: Resolved, *, trains: bool) -> Iterator[MemoryShare]:
     """Yield the memory of the policy and of all other members of `policies`."""
     for name, each in member_recipes(resolved).items():
-        size, is_trained = policy_size(each.recipe), name not in _frozen_members(resolved)
+        size, is_trained = estimate_policy_size(each.recipe), name not in _frozen_members(resolved)
         for share in _shares(each, size, trains=trains and is_trained) if size is not None else ():
             yield share if len(resolved.recipe.policies) < 2 else replace(share, what=f"{name}: {share.what}")
 
@@ -86,6 +93,7 @@ def _frozen_members(resolved: Resolved) -> set[str]:
 
 
 def _shares(resolved: Resolved, size: ModelSize, *, trains: bool) -> Iterator[MemoryShare]:
+    """Yield the memory of one policy: weights, training state and temporary memory."""
     recipe, device = resolved.recipe, policy_device(resolved)
     policy, stage, count = recipe.policy, largest_stage(recipe) if trains else None, size.parameters
     dtype = in_dtype(count, policy.dtype, device)
@@ -123,7 +131,7 @@ def _shares(resolved: Resolved, size: ModelSize, *, trains: bool) -> Iterator[Me
 def _auxiliary_memory(
     resolved: Resolved, stage: OptimizerSettings, size: ModelSize, device: torch.device
 ) -> Iterator[MemoryShare]:
-    """Yield the memory of the models other than the policy."""
+    """Yield the memory of reference, teacher and process reward model."""
     recipe, places = resolved.recipe, auxiliary_devices(resolved, stage, device)
     models: dict[str, int] = {}
     refers = isinstance(stage, ReinforcementSettings) and recipe.has_reference
@@ -141,21 +149,21 @@ def _auxiliary_memory(
 
 
 def check_fits(resolved: Resolved, *, trains: bool) -> None:
-    """Check that the permanent memory of a run fits.
+    """Check that the permanent memory of a run fits into the free memory of each device.
 
     Args:
         resolved: Recipe.
         trains: Whether the policy is trained, or only sampled.
 
     Raises:
-        RecipeError: If it does not fit; the message states the size, and settings that fit. Or if there is no such
-            device.
+        RecipeError: If the memory does not fit, with the size and the settings that would fit; or if the machine has no
+            such device.
         PolicyError: If there is no such model.
     """
     recipes = member_recipes(resolved)
     if all(each.recipe.policy.path is None for each in recipes.values()):  # a tiny model always fits
         return
-    sizes = {name: policy_size(each.recipe) for name, each in recipes.items()}
+    sizes = {name: estimate_policy_size(each.recipe) for name, each in recipes.items()}
     if None in sizes.values():
         return
     beyond = _first_overflow(_permanent_bytes(_all_shares(resolved, trains=trains)))
@@ -181,7 +189,7 @@ def check_fits(resolved: Resolved, *, trains: bool) -> None:
 
 
 def _remedies(resolved: Resolved) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (text, changed keys) of each setting that reduces memory."""
+    """Yield (text, changed keys) of each setting that would reduce the memory."""
     recipe, policy = resolved.recipe, resolved.recipe.policy
     if policy.lora is None:
         yield "policy.lora: {rank: 16}", {"policy.lora": {"rank": 16}}
@@ -201,7 +209,10 @@ def _remedies(resolved: Resolved) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def largest_stage(recipe: Recipe) -> OptimizerSettings | None:
-    """Return the stage with the most memory."""
+    """Return the settings of the last stage, which needs the most memory.
+
+    None for a recipe without stages.
+    """
     return next(reversed(recipe.own_stages.values()), None)
 
 
@@ -223,6 +234,7 @@ def _first_overflow(required: Mapping[torch.device, int]) -> tuple[torch.device,
 
 
 def _of_tiny(tiny: TinySettings) -> ModelSize:
+    """Compute the size of a tiny model from its settings."""
     width, inner = tiny.hidden_size, tiny.intermediate_size
     of_layer = 4 * width * width + 3 * width * inner + 2 * width
     count = tiny.vocab_size * width + tiny.num_layers * of_layer + width
@@ -230,6 +242,10 @@ def _of_tiny(tiny: TinySettings) -> ModelSize:
 
 
 def _of_folder(folder: Path, *, trusted: bool) -> ModelSize | None:
+    """Read the size of a model from its configuration and file headers.
+
+    None if the folder has no weights. Fields other than `parameters` are 0 if the configuration cannot be read.
+    """
     stored = stored_weights(folder)
     if stored is None:
         return None

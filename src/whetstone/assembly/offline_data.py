@@ -1,4 +1,4 @@
-"""Reader of the stored episodes that `data` of a recipe names: of a run, a file of trajectories, or a log.
+"""Reader of the stored episodes that `data` names: a run, trajectories or a log.
 
 Note:
     A key that applies to logs only is an error if `data` names a run.
@@ -24,40 +24,47 @@ from whetstone.trajectory import Group, Task
 
 @dataclass(frozen=True, slots=True)
 class StoredReader:
-    """Reader of stored episodes."""
+    """Reader of stored episodes for the stages of one run.
+
+    `RunComponents.stored_reader` creates it.
+    """
 
     resolved: Resolved
+    """Recipe of the run."""
     chat: Chat
-    """Chat of the policy, whose tokenizer the episodes must have."""
+    """Chat of the policy. Stored episodes must have the tokens of its tokenizer."""
     environment: Callable[[], Environment]
-    """Creates the environment, whose tools are assumed for logs without tools."""
+    """Function that creates the environment, whose tools are assumed for logs that store no tools."""
     context_length: int
-    """Maximum number of tokens of an episode of a log."""
+    """Maximum number of tokens of an episode from a log."""
     skipped_rows: dict[str, int] = field(default_factory=dict)
     """Number of invalid rows that were skipped, by the recipe key of their file."""
     say: Callable[[str], None] = lambda line: None
-    """Receives the lines of a report on each file of a log."""
+    """Callback that receives report lines about each file of a log."""
     tasks: dict[str, list[Task]] = field(default_factory=dict)
     """Tasks of the episodes that were read, by the recipe key of their file."""
 
     def groups(self, settings: DataSettings, key: str) -> list[Group]:
-        """Return the stored episodes that `data` names; raises what `_groups` raises."""
-        groups = self._groups(settings, key)
-        self.tasks[key] = list({group.task.id: group.task for group in groups}.values())
-        return groups
+        """Read the stored episodes that `data` names, grouped by task.
 
-    def _groups(self, settings: DataSettings, key: str) -> list[Group]:
-        """Read the stored episodes that `data` names.
+        The tasks are stored in `tasks`.
 
         Args:
             settings: Value of `data`.
             key: Recipe key of `data`.
 
         Raises:
-            DataError: If there are none, a row is wrong or has no reward, or they are of another tokenizer.
-            RecipeError: If a key has no effect on them.
+            DataError: If there are no episodes, a row is invalid or has no reward, or the tokens are of another
+                tokenizer.
+            RecipeError: If a key has no effect on this kind of file.
         """
-        path, choice = Path(settings.path), episode_filter(settings)
+        groups = self._groups(settings, key)
+        self.tasks[key] = list({group.task.id: group.task for group in groups}.values())
+        return groups
+
+    def _groups(self, settings: DataSettings, key: str) -> list[Group]:
+        """Read the stored episodes that `data` names; see `groups`."""
+        path, choice = Path(settings.path), build_episode_filter(settings)
         train_on = lookup_component(self.resolved, f"{key}.train_on", "turn filter", settings.train_on, LEARNED_FROM)
         if is_offline(path):
             if settings.on_bad_row != "stop":
@@ -94,13 +101,13 @@ class StoredReader:
 
 
 def count_skipped(skipped_rows: dict[str, int], key: str, count: int) -> None:
-    """Store the number of rows that were skipped in the file of a recipe key."""
+    """Store the number of skipped rows of a data file under its recipe key, if it is not 0."""
     if count:
         skipped_rows[key] = count
 
 
-def episode_filter(settings: DataSettings) -> Choice:
-    """Return the filter of stored episodes."""
+def build_episode_filter(settings: DataSettings) -> Choice:
+    """Build the filter of stored episodes from keys such as `min_reward`."""
     return Choice(
         settings.min_reward,
         settings.top_k_per_task,

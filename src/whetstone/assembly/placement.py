@@ -1,4 +1,4 @@
-"""Devices of a recipe's models: the policy, and the frozen models used with it.
+"""Devices of a recipe's models: the policy, and the frozen models `reference` and `teacher`.
 
 Note:
     A missing device otherwise causes an error only when a tensor is created there. Devices are therefore looked up
@@ -18,7 +18,7 @@ from whetstone.recipe import OptimizerSettings, ReinforcementSettings, Resolved
 
 
 def policy_device(resolved: Resolved) -> torch.device:
-    """Return the device of the recipe's policy on this machine.
+    """Return the device of the recipe's policy on this machine (`policy.device`).
 
     Raises:
         RecipeError: If the machine has no such device, or the device does not support the precision.
@@ -40,22 +40,22 @@ class AuxiliaryDevices:
     """Devices of the frozen models `reference` and `teacher`."""
 
     computed: Mapping[str, torch.device]
-    """Device of the forward pass, by model."""
+    """Device on which each model's forward pass runs, by model."""
     offloaded: Collection[str]
-    """Models that are on the CPU between their forward passes."""
+    """Models that are stored on the CPU between their forward passes."""
 
     def storage_device(self, model: str) -> torch.device:
-        """Return the device on which a model is stored."""
+        """Return the device on which a model is stored between forward passes."""
         return CPU if model in self.offloaded else self.computed[model]
 
 
 def auxiliary_devices(resolved: Resolved, settings: OptimizerSettings, own: torch.device) -> AuxiliaryDevices:
-    """Return the devices of the frozen models used with the policy.
+    """Return the devices of the reference and the teacher.
 
     Args:
         resolved: Recipe.
         settings: Settings of the stage.
-        own: Device of the policy.
+        own: Device of the policy, which is the default.
 
     Raises:
         RecipeError: If this machine has no such device.
@@ -76,8 +76,8 @@ def auxiliary_devices(resolved: Resolved, settings: OptimizerSettings, own: torc
     return AuxiliaryDevices(computed, offloaded)
 
 
-def without_effect(resolved: Resolved, own: torch.device) -> list[str]:
-    """Return keys that offload models to the CPU if they are already there.
+def list_ineffective_keys(resolved: Resolved, own: torch.device) -> list[str]:
+    """Return the keys that offload a model to the CPU although it runs there.
 
     Args:
         resolved: Recipe.

@@ -1,74 +1,80 @@
-"""Preflight checks: each component of a recipe is tried once before a long run.
+"""Preflight checks, which try each component of a recipe before a long run.
 
     the policy loads → its template keeps history → tools respond → the reward separates right from wrong
     → episodes are sampled → sampler and learner agree → the largest step fits
 
+`whetstone doctor RECIPE` prints the results.
+
 Note:
-    A failed check must not hide the others. Each runs separately, and states a remedy.
+    A failed check must not hide the others. Each check runs separately, and states a remedy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 
 from whetstone.algorithms import mismatch_metrics, supervised
 from whetstone.assembly.assembly import RunComponents, assemble
-from whetstone.assembly.environment import effects_in
-from whetstone.assembly.example_actions import Clueless, OneCall
-from whetstone.assembly.example_calls import describe_failures_of_tools, judge_failures
-from whetstone.assembly.memory_estimate import MemoryShare, check_fits, memory_plan
-from whetstone.assembly.preflight_data import check_stage_data, has_data
+from whetstone.assembly.environment import find_tool_effects
+from whetstone.assembly.memory_estimate import MemoryShare, check_fits, estimate_memory_shares
+from whetstone.assembly.stage_datasets import check_data, read_demonstrations
 from whetstone.assembly.trackers import build_trackers
-from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
+from whetstone.chat import Message, ToolCall, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import run_in_compute_thread
+from whetstone.data import Demonstrations
 from whetstone.data.policy_limits import PolicyLimits
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.check_result import Check, CheckStatus
+from whetstone.failure_causes import count_failure_causes, format_causes
 from whetstone.inference import check_engine
 from whetstone.learning.flops import peak_memory_gib
 from whetstone.learning.forward_passes import LocalPasses
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import CPU, free_memory
-from whetstone.recipe import OptimizerSettings, Resolved
+from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings
+from whetstone.recipe.stage_settings import get_data
 from whetstone.reporting.alarms import mismatch_limit
 from whetstone.rollout import ExpertActor, Independent, Plan, make_plans
 from whetstone.tasks import Expert
+from whetstone.tool_calls import compute_tool_statistics, describe_failing_tools
 from whetstone.tools import CallPolicy, Effect
 from whetstone.tools.side_effects import describe_effects, describe_remedy
 from whetstone.tools.thread_runner import call_user_function
-from whetstone.trajectory import Author, Segment, Tokens, TokenSequence, Trajectory
-from whetstone.user_code import describe_exception
+from whetstone.trajectory import Author, CallRecord, Segment, Task, Tokens, TokenSequence, Trajectory
+from whetstone.user_code import describe_exception, remove_place
 
 _CHECK_CALLS = CallPolicy(calls_unknown=False)
 _NOTHING: Mapping[str, Effect | None] = {}
 _PLAYS = ("prompts", "tools and expert", "reward", "episodes", "sampler and learner")
-"""Checks that step the environment."""
+"""Names of the checks that step the environment."""
 _EPISODES = 8
 _CHECK_SECONDS = 15.0
 """Deadline of each check after the policy is loaded, in seconds."""
 _LARGE_PARAMETERS = 20_000_000
-"""Number of parameters from which on a CPU the sampled episodes are cut to `_LARGE_EPISODES`."""
+"""Number of parameters at which a policy on a CPU is sampled with `_LARGE_EPISODES` and `_LARGE_TOKENS` only."""
 _LARGE_EPISODES, _LARGE_TOKENS = 2, 4
-"""Episodes of one turn, and tokens in each, of a large policy."""
+"""Number of one-turn episodes, and of tokens in each, that are sampled from a large policy."""
 _STEP_SECONDS = 2.0
-"""Time for measuring updates; if the largest does not fit into it, its duration is extrapolated."""
+"""Time budget for measuring updates, in seconds; the duration of larger updates is extrapolated."""
 _FIRST_STEP, _STEP_GROWTH = 32, 4
 """Tokens of the first measured update, and the factor from each update to the next."""
 _PROMPTS = 200
 """Number of training tasks and of held-out tasks whose prompts are measured."""
 _NO_RESPONSE = ("timeout", "stopped")
-"""Outcomes of a call with example arguments that are failures; a tool may refuse the arguments."""
+"""Outcomes of a call with example arguments that count as failures. Other outcomes mean that the tool responded."""
 _PROMPT_SECONDS = 2.0
-"""Time in seconds after which no more prompts are measured."""
+"""Time in seconds after which no further prompts are measured."""
 
 
 async def run_preflight_checks(
@@ -78,20 +84,20 @@ async def run_preflight_checks(
     calls: CallPolicy = _CHECK_CALLS,
     effects: Mapping[str, Effect | None] | None = None,
 ) -> AsyncIterator[Check]:
-    """Try everything that a run of this recipe needs.
+    """Try each component that a run of this recipe needs, and yield one result per check.
 
     A large policy on a CPU is tried on few tokens, and the largest update is extrapolated from smaller ones. If a check
-    exceeds its deadline, it yields a note, and the checks after it are not tried.
+    exceeds its deadline, its result is a warning, and the remaining checks are not tried.
 
     Args:
         resolved: Recipe.
-        check_seconds: Deadline of each check after the policy is loaded.
-        calls: Which tools are called. The default calls only those that declare that they read.
-        effects: Effects of the tools; None: those that are known without a connection to a server.
+        check_seconds: Deadline of each check after the policy is loaded, in seconds.
+        calls: Policy that decides which tools are really called. Default: only tools that declare that they read.
+        effects: Side effects of the tools; None: effects that are known without a connection to a server.
     """
     began = time.perf_counter()
     try:
-        plan = await run_in_compute_thread(memory_plan, resolved, trains=True)
+        plan = await run_in_compute_thread(estimate_memory_shares, resolved, trains=True)
         for planned in _of_memory(plan):
             yield replace(planned, seconds=time.perf_counter() - began)
         await run_in_compute_thread(lambda: check_fits(resolved, trains=True))
@@ -108,7 +114,7 @@ async def run_preflight_checks(
         async for tried in _of_engine(assembly):
             yield tried
     name = resolved.recipe.environment.name
-    known = effects_in(assembly.environment(), resolved.recipe.environment) if effects is None else effects
+    known = find_tool_effects(assembly.environment(), resolved.recipe.environment) if effects is None else effects
     refused = calls.refused(known)
     if refused:
         remedy = describe_remedy(refused, for_check=True)
@@ -148,8 +154,8 @@ async def run_preflight_checks(
         yield replace(result, name=check_name, seconds=time.perf_counter() - began)
 
 
-async def engine_preflight(resolved: Resolved) -> AsyncIterator[Check]:
-    """Check only the engine of a recipe, with the recipe's policy."""
+async def run_engine_checks(resolved: Resolved) -> AsyncIterator[Check]:
+    """Check only the engine of a recipe, with its policy; yield one result per check."""
     began = time.perf_counter()
     try:
         assembly = assemble(resolved)
@@ -162,7 +168,7 @@ async def engine_preflight(resolved: Resolved) -> AsyncIterator[Check]:
 
 
 def _of_memory(plan: Sequence[MemoryShare]) -> Iterator[Check]:
-    """Yield the memory of a run on each device and the free memory, before anything is loaded."""
+    """Yield one check per device: the estimated memory of a run compared with the free memory."""
     for device in dict.fromkeys(share.device for share in plan):
         on_device = [share for share in plan if share.device == device and share.bytes]
         free = free_memory(device)
@@ -185,6 +191,7 @@ def _of_memory(plan: Sequence[MemoryShare]) -> Iterator[Check]:
 
 
 def _listed(shares: Sequence[MemoryShare]) -> str:
+    """Format memory shares as `name size, name size`."""
     return ", ".join(f"{share.what} {_gib(share.bytes)}" for share in shares) or "nothing"
 
 
@@ -193,10 +200,10 @@ def _gib(size: int) -> str:
 
 
 async def _of_engine(assembly: RunComponents) -> AsyncIterator[Check]:
-    """Check that a server samples from these weights with this tokenizer, and loads new ones."""
+    """Check that the engine samples with the policy's weights and accepts new ones."""
     began = time.perf_counter()
     try:
-        engine = await run_in_compute_thread(assembly.engine)
+        engine = await run_in_compute_thread(assembly.build_engine)
     except WhetstoneError as error:
         yield Check("engine", CheckStatus.FAIL, str(error), seconds=time.perf_counter() - began)
         return
@@ -210,7 +217,15 @@ async def _of_engine(assembly: RunComponents) -> AsyncIterator[Check]:
 
 
 class _Probe:
-    """State that the checks share: components, an expert's episode, sampled episodes."""
+    """Preflight checks that share state: components, expert's and sampled episodes.
+
+    Each check is a method that returns its result without a name; `run_preflight_checks` adds the name.
+
+    Args:
+        assembly: Components of the run.
+        plan: Estimated memory of the run.
+        refused: Tools that must not be called, with their effects.
+    """
 
     def __init__(
         self, assembly: RunComponents, plan: Sequence[MemoryShare] = (), refused: Mapping[str, Effect | None] = _NOTHING
@@ -223,7 +238,10 @@ class _Probe:
         self._trainer: ModelTrainer | None = None
 
     async def template(self) -> Check:
-        """Check in a conversation of three turns whether each context extends the one before."""
+        """Check whether the tokens of each turn's context extend those of the previous one.
+
+        A conversation of three turns is rendered. Other templates work, but each rewritten context opens a new segment.
+        """
         chat = self.assembly.chat
         specs = self._specs()
         context = chat.open([user("A question?")], specs)
@@ -236,15 +254,15 @@ class _Probe:
             grown = chat.extend(context, ids, [answer])
             opened += grown.opens_segment
             if not grown.opens_segment and not grown.tokens.startswith(context.tokens + TokenSequence(ids)):
-                return Check("", CheckStatus.FAIL, "a context is not an extension of the previous one")
+                return Check("", CheckStatus.FAIL, "the tokens of a context do not extend those of the previous one")
             context = grown
         if opened:
             text = f"rewrites history in {opened} of 3 turns; each opens a segment, which is exact and slower"
-            return Check("", CheckStatus.WARN, text, "a template that keeps earlier turns as they are")
+            return Check("", CheckStatus.WARN, text, "use a chat template that keeps earlier turns unchanged")
         return Check("", CheckStatus.PASS, f"keeps history; a turn ends with {_named(self.assembly)}")
 
     async def prompts(self) -> Check:
-        """Measure the length of initial prompts relative to the context."""
+        """Compare the lengths of initial prompts, in tokens, with the context length of the policy."""
         source, most = self.assembly.source, self.assembly.policy.context_length
         lengths, seen, began = [], set(), time.perf_counter()
         for task in itertools.chain(map(source.task, range(_PROMPTS)), source.held_out(_PROMPTS)):
@@ -263,14 +281,14 @@ class _Probe:
         text = f"{median(lengths):.0f} tokens (median of {len(lengths)}), {max(lengths)} at most, of {most}"
         if not beyond:
             return Check("", CheckStatus.PASS, text)
-        mend = "a model with a longer context (policy.tiny.context_length), or shorter prompts"
+        mend = "use a model with a longer context (policy.tiny.context_length), or shorter prompts"
         if beyond == len(lengths):
             return Check("", CheckStatus.FAIL, f"{text}: none leaves tokens for an answer", mend)
         text = f"{text}: {beyond} of {len(lengths)} leave no tokens for an answer and are skipped"
         return Check("", CheckStatus.WARN, text, mend)
 
     async def tools(self) -> Check:
-        """Play the expert's episode of one task, with the tools it calls."""
+        """Play the expert's episode of one task, and call all other tools with example arguments."""
         source = self.assembly.demonstration_source
         if not isinstance(source, Expert):
             failed, called = await self._call_each(self._specs())
@@ -278,9 +296,9 @@ class _Probe:
                 return failed
             summary = f"; {called} tools respond to a call with example arguments" if called else ""
             return Check("", CheckStatus.WARN, f"the source has no expert, so no correct call is known{summary}")
-        collector = self.assembly.collector(self.assembly.expert_actor())
+        collector = self.assembly.build_collector(self.assembly.expert_actor())
         self.shown = await collector.sample(Plan(source.task(0), seed=0))
-        failing = describe_failures_of_tools(self.shown.calls)
+        failing = describe_tool_failures(self.shown.calls)
         if failing:
             return Check("", CheckStatus.FAIL, f"{'; '.join(failing)} (calls of the expert)")
         if not self.shown.ended.valid or self.shown.ended.cut_short:
@@ -312,16 +330,19 @@ class _Probe:
         return Check("", CheckStatus.PASS, summary)
 
     async def _call_each(self, specs: Sequence[ToolSpec]) -> tuple[Check | None, int]:
-        """Call each tool once with example arguments; return the first failure, and the number of calls.
+        """Call each tool once with example arguments, in separate episodes.
 
-        A tool may refuse example arguments. Only a call without a response is a failure. Tools whose effects are not
+        A tool may refuse example arguments; only a call without a response is a failure. Tools whose effects are not
         permitted are left out.
+
+        Returns:
+            (first failure or None, number of tools that were called).
         """
         specs = [spec for spec in specs if spec.name not in self.refused]
         for spec in specs:
             actor = ExpertActor(OneCall(spec), self.assembly.chat)
-            played = await self.assembly.collector(actor).sample(Plan(self.assembly.source.task(0), seed=0))
-            failing = describe_failures_of_tools(played.calls)
+            played = await self.assembly.build_collector(actor).sample(Plan(self.assembly.source.task(0), seed=0))
+            failing = describe_tool_failures(played.calls)
             if failing and not any(call.outcome in _NO_RESPONSE for call in played.calls):
                 return judge_failures(failing, [call.error for call in played.calls]), 0
             if not played.ended.valid or any(call.outcome in _NO_RESPONSE for call in played.calls):
@@ -330,12 +351,14 @@ class _Probe:
         return None, len(specs)
 
     async def reward(self) -> Check:
-        """Compare the reward of the expert's episode with that of a clueless player."""
+        """Compare the reward of the expert's episode with that of a wrong answer ("I do not know.")."""
         if self.shown is None or not self.shown.turns or self.shown.ended.cut_short:
             return Check("", CheckStatus.WARN, "skipped: without an expert's episode no correct answer is known")
         actor = ExpertActor(Clueless(), self.assembly.chat)
-        wrong = await self.assembly.collector(actor).sample(Plan(self.assembly.demonstration_source.task(0), seed=0))
-        for who, played in (("the expert's", self.shown), ("a clueless", wrong)):
+        wrong = await self.assembly.build_collector(actor).sample(
+            Plan(self.assembly.demonstration_source.task(0), seed=0)
+        )
+        for who, played in (("the expert's", self.shown), ("a wrong", wrong)):
             if played.score is None:
                 return Check("", CheckStatus.FAIL, f"{who} episode has no score: {played.error}")
         assert self.shown.score is not None
@@ -347,7 +370,7 @@ class _Probe:
         return Check("", CheckStatus.PASS, text)
 
     def _is_large(self) -> bool:
-        """Return whether a few hundred tokens take seconds."""
+        """Return whether the policy is so large that a few hundred tokens take seconds on the CPU."""
         policy = self.assembly.policy
         return policy.device == CPU and policy.parameters >= _LARGE_PARAMETERS
 
@@ -355,11 +378,14 @@ class _Probe:
         return self.assembly.offered_tools
 
     async def episodes(self) -> Check:
-        """Sample a few episodes with the initial policy."""
-        engine = await run_in_compute_thread(self.assembly.engine)
+        """Sample a few episodes with the initial policy.
+
+        Failing tools, invalid end reasons and equal rewards are reported.
+        """
+        engine = await run_in_compute_thread(self.assembly.build_engine)
         try:
             actor = self.assembly.policy_actor(engine, temperature=self.recipe.rollout.temperature)
-            collector, count, size = self.assembly.collector(actor), 2, _EPISODES // 2
+            collector, count, size = self.assembly.build_collector(actor), 2, _EPISODES // 2
             if self._is_large():
                 length = min(_LARGE_TOKENS, actor.sampling.max_new_tokens)
                 short = replace(actor, sampling=replace(actor.sampling, max_new_tokens=length))
@@ -371,7 +397,7 @@ class _Probe:
         finally:
             await engine.close()
         self.sampled = [trajectory for group in groups for trajectory in group.trajectories]
-        failing = describe_failures_of_tools([call for t in self.sampled for call in t.calls])
+        failing = describe_tool_failures([call for t in self.sampled for call in t.calls])
         if failing:
             return Check("", CheckStatus.FAIL, "; ".join(failing))
         failed = [t for t in self.sampled if not t.ended.valid]
@@ -388,14 +414,19 @@ class _Probe:
             self.recipe.reinforcement is not None and self.recipe.critic is None and self.recipe.supervised is None
         )
         if compares and not refusals and len(set(rewards)) == 1:
-            return Check("", CheckStatus.WARN, f"{text}: no contrast", "add a warm-up (supervised) or easier tasks")
+            return Check(
+                "",
+                CheckStatus.WARN,
+                f"{text}: all rewards are equal, so there is nothing to learn from",
+                "add a warm-up (supervised) or easier tasks",
+            )
         return Check("", CheckStatus.PASS, text)
 
     async def agreement(self) -> Check:
         """Compare the sampler's log-probs of sampled tokens with the learner's."""
         segments = [segment for trajectory in self.sampled for segment in trajectory.segments()]
         if not segments:
-            return Check("", CheckStatus.WARN, "no token was sampled to compare")
+            return Check("", CheckStatus.WARN, "skipped: no token was sampled whose log-probs could be compared")
         temperature = self.recipe.rollout.temperature
         learner = await run_in_compute_thread(self._learner)
         logprobs = torch.cat(await run_in_compute_thread(learner.logprobs, segments, temperature=temperature))
@@ -422,10 +453,10 @@ class _Probe:
         return Check("", CheckStatus.PASS, message)
 
     async def largest_step(self) -> Check:
-        """Run forward and backward passes of a micro-batch of maximum length.
+        """Measure a forward and backward pass of the largest micro-batch.
 
         Updates of growing size are measured. If the largest one would take too long, its duration is extrapolated, and
-        its memory is the bound of the memory plan.
+        its memory is the bound of the memory estimate.
         """
         settings = self._settings()
         length = self.assembly.policy.context_length
@@ -452,7 +483,7 @@ class _Probe:
         return Check("", CheckStatus.PASS, text)
 
     def _largest_step(self) -> tuple[float, int]:
-        """Return the seconds and tokens of the largest update that was measured."""
+        """Return (seconds, tokens) of the largest update that was measured."""
         policy, settings = self.assembly.policy, self._settings()
         numbers, known = random.Random(0), len(policy.tokenizer)
         length = policy.context_length
@@ -469,7 +500,7 @@ class _Probe:
             tokens = min(_STEP_GROWTH * tokens, largest)
 
     def _learner(self) -> ModelTrainer:
-        """Return the learner that the checks share; must run in the compute thread."""
+        """Return the learner that several checks share. It must be called in the compute thread."""
         if self._trainer is None:
             policy, settings = self.assembly.policy, self._settings()
             self._trainer = ModelTrainer(policy, settings, passes=_DryPasses(policy, settings))
@@ -482,18 +513,159 @@ class _Probe:
 
 
 class _DryPasses(LocalPasses):
-    """Forward passes whose gradients are dropped instead of applied."""
+    """Forward passes whose gradients are dropped, so that the checks do not change the weights."""
 
     def apply(self) -> dict[str, float]:
-        """See `ForwardPasses.apply`."""
+        """Drop the gradients instead of applying them; see `ForwardPasses.apply`."""
         self.drop()
         return {}
 
 
 def _longest(length: int, ids: Sequence[int]) -> Segment:
-    tokens = Tokens.written(ids, Author.EXPERT)
+    """Return a segment of expert tokens with the maximum length, for measuring the largest update."""
+    tokens = Tokens.from_ids(ids, Author.EXPERT)
     return Segment("largest", 0, tokens, (True,) * length, (0,) * length)
 
 
 def _named(assembly: RunComponents) -> str:
+    """Format the tokens that end a turn, such as `'<|im_end|>'`."""
     return " or ".join(sorted(map(repr, map(assembly.policy.tokenizer.decode, assembly.chat.stop_ids))))
+
+
+class Clueless:
+    """Expert that answers every task with "I do not know.", for a wrong answer in the reward check."""
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """Answer "I do not know."; see `Expert.demonstrate`."""
+        return assistant("I do not know.")
+
+
+class OneCall:
+    """Expert that calls one tool with example arguments, then ends the episode.
+
+    Args:
+        spec: Tool to call.
+    """
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self.spec = spec
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """Return the tool call as the first message, then "Done."; see `Expert.demonstrate`."""
+        if any(message.role == "assistant" for message in conversation):
+            return assistant("Done.")
+        return assistant(
+            "", ToolCall(self.spec.name, json.dumps(build_example_value(self.spec.parameters)), "call_0_0")
+        )
+
+
+def build_example_value(schema: Mapping[str, Any]) -> Any:
+    """Build a small value that a JSON schema allows, as an example argument of a tool.
+
+    Supported keywords: `const`, `default`, `enum`, `examples`, `anyOf`, `oneOf`, `type`, `required`, and minimum sizes.
+        For
+    other schemas the value may be invalid.
+    """
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    for key in ("enum", "examples"):
+        if schema.get(key):
+            return schema[key][0]
+    for key in ("anyOf", "oneOf"):
+        if schema.get(key):
+            return build_example_value(schema[key][0])
+    kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        known = schema.get("properties", {})
+        return {name: build_example_value(known.get(name, {})) for name in schema.get("required", ())}
+    if kind == "array":
+        return [build_example_value(schema.get("items", {}))] * schema.get("minItems", 0)
+    if kind in ("integer", "number"):
+        return schema.get("minimum", 1)
+    return {"boolean": False, "null": None}.get(str(kind), "1" * max(1, schema.get("minLength", 1)))
+
+
+_OF_ARGUMENTS = ("IndexError", "KeyError", "LookupError", "ValueError")
+"""Exception types of a tool that example arguments, rather than a bug, can cause."""
+
+
+def judge_failures(lines: Sequence[str], errors: Sequence[str]) -> Check:
+    """Return the check result for a tool whose calls with example arguments all failed.
+
+    Args:
+        lines: One line per failing tool.
+        errors: Error of each call.
+
+    Returns:
+        A warning if the example arguments may have caused every error; otherwise a failure.
+    """
+    if all(remove_place(error).startswith(_OF_ARGUMENTS) for error in errors):
+        mend = "raise ToolError for arguments that the model must correct (from whetstone import ToolError)"
+        message = f"{'; '.join(lines)}; the example arguments may be the cause"
+        return Check("", CheckStatus.WARN, message, mend, is_decided=False)
+    return Check("", CheckStatus.FAIL, "; ".join(lines))
+
+
+def describe_tool_failures(calls: Sequence[CallRecord]) -> list[str]:
+    """Return one line per tool that raised an exception in all of these calls."""
+    statistics = compute_tool_statistics(calls)
+    return describe_failing_tools({name: tool for name, tool in statistics.items() if tool.failed})
+
+
+_SECONDS = 5.0
+"""Time limit for tokenizing demonstrations, in seconds; the number of checked demonstrations is reported."""
+
+
+def has_data(resolved: Resolved) -> bool:
+    """Return whether a stage of the recipe reads data from a file or run (`data`)."""
+    return any(get_data(settings) is not None for settings in resolved.recipe.own_stages.values())
+
+
+async def check_stage_data(assembly: RunComponents) -> Check:
+    """Read the data of each stage, and tokenize its demonstrations as the stage does.
+
+    A demonstration that is longer than the context is a failure. A demonstration that the stage skips, or that the
+    policy cannot reproduce within its limits, is a warning.
+    """
+    check_data(assembly, assembly.resolved)
+    for key, settings in assembly.resolved.recipe.own_stages.items():
+        if isinstance(settings, SupervisedSettings) and settings.data is not None:
+            drawn = read_demonstrations(assembly, settings.data, f"{key}.data")
+            if isinstance(drawn, Demonstrations):
+                return _check_demonstrations(assembly, f"{key}.data", drawn)
+    return Check("", CheckStatus.PASS, "the files of all stages are readable")
+
+
+def _check_demonstrations(assembly: RunComponents, key: str, demonstrations: Demonstrations) -> Check:
+    """Compare tokenized demonstrations with the context length and the policy's limits."""
+    context_length = assembly.policy.context_length
+    began, episodes = time.perf_counter(), []
+    for episode in demonstrations.all():
+        episodes.append(episode)
+        if time.perf_counter() - began > _SECONDS:
+            break
+    lengths = [_length(episode) for episode in episodes]
+    long = [number for number, length in enumerate(lengths) if length > context_length]
+    if long:
+        longest = max(long, key=lengths.__getitem__)
+        text = (
+            f"{key}: {len(long)} of {len(episodes)} demonstrations are longer than the context of {context_length:,} "
+            f"tokens; {episodes[longest].id} has {lengths[longest]:,}"
+        )
+        remedy = "shorten or split them, or use a model with a longer context (policy.tiny.context_length)"
+        return Check("", CheckStatus.FAIL, text, remedy)
+    skipped = [episode for episode in episodes if episode.score is None]
+    if skipped:
+        causes = format_causes(count_failure_causes(skipped))
+        text = f"{key}: {len(skipped)} of {len(episodes)} demonstrations are skipped: {causes}"
+        return Check("", CheckStatus.WARN, text)
+    for problem in PolicyLimits.of_recipe(assembly.resolved.recipe).add(episodes).problems(key):
+        return Check("", CheckStatus.WARN, problem.text, problem.remedy)
+    return Check("", CheckStatus.PASS, f"{key}: {len(episodes)} demonstrations, {max(lengths):,} tokens at most")
+
+
+def _length(episode: Trajectory) -> int:
+    """Return the number of tokens in the longest segment of an episode."""
+    return max(map(len, episode.segments()), default=0)

@@ -1,4 +1,6 @@
-"""Components of a recipe for rollout primitives, and checks that they are compatible.
+"""Construction and compatibility checks of a recipe's rollout components.
+
+Rollout components are the strategy, curriculum, replay, filters and others.
 
 Note:
     Impossible combinations must be rejected before anything is sampled: a fork of an environment that cannot be
@@ -52,7 +54,16 @@ from whetstone.trajectory import Group, OffPolicy
 
 
 def build_strategy(resolved: Resolved, source: Source, vocabulary: int) -> Strategy:
-    """Build the strategy that samples the trajectories of a task."""
+    """Build the rollout strategy, which samples the trajectories of a task.
+
+    Args:
+        resolved: Recipe.
+        source: Task source.
+        vocabulary: Number of tokens in the policy's vocabulary.
+
+    Raises:
+        RecipeError: If the name or an option is wrong.
+    """
     part = resolved.recipe.rollout.strategy
     arguments = _arguments(resolved, source, vocabulary)
     strategy: Strategy = build_component(
@@ -62,9 +73,9 @@ def build_strategy(resolved: Resolved, source: Source, vocabulary: int) -> Strat
 
 
 def build_evaluation_strategy(resolved: Resolved) -> Strategy | None:
-    """Build the evaluation strategy that combines several attempts into an answer.
+    """Build the evaluation strategy, which combines several attempts into one answer.
 
-    None if each attempt counts.
+    None if the recipe has no `evaluation.strategy`; each attempt is then scored.
     """
     part = resolved.recipe.evaluation.strategy
     if part is None:
@@ -82,14 +93,14 @@ def build_method(
     reader: StoredReader,
     environment_with: Callable[[Mapping[str, Any]], Callable[[], Environment]],
 ) -> Method:
-    """Build the components of a recipe around its strategy.
+    """Build the rollout components of a recipe other than its strategy.
 
     Args:
         resolved: Recipe.
         source: Task source.
-        vocabulary: Number of tokens of the policy.
-        reader: Reads stored episodes.
-        environment_with: Creates an environment with other settings, by their recipe keys.
+        vocabulary: Number of tokens in the policy's vocabulary.
+        reader: Reader of stored episodes.
+        environment_with: Function that returns an environment factory for changed settings, given by recipe key.
 
     Raises:
         RecipeError: If a name or option is wrong.
@@ -138,7 +149,10 @@ def build_method(
 
 
 def _stored(resolved: Resolved, reader: StoredReader) -> StoredMixture | None:
-    """Return the offline episodes that are mixed with fresh ones; their files are opened when first read."""
+    """Build the mixture of stored and fresh episodes (`reinforcement.offline_mixture`).
+
+    None if the recipe has none. The files are opened when episodes are first sampled.
+    """
     reinforcement = resolved.recipe.reinforcement
     if reinforcement is None or reinforcement.offline_mixture is None:
         return None
@@ -169,8 +183,10 @@ def _stored_source(
 def _imagined_source(
     *, environment_with: Callable[[Mapping[str, Any]], Callable[[], Environment]], environment: dict[str, Any]
 ) -> ImaginedGroups:
-    """Groups that the policy plays in the environment of the recipe with other settings, such as tools that a model
-    answers (`environment: {tools: [{name: simulated, …}]}`)."""
+    """Groups that the policy plays in the recipe's environment with other settings.
+
+    For example, `environment: {tools: [{name: simulated, …}]}` lets a model answer for the tools.
+    """
     return ImaginedGroups(environment_with({f"environment.{key}": value for key, value in environment.items()}))
 
 
@@ -182,7 +198,10 @@ def _sources(
     reader: StoredReader,
     environment_with: Callable[[Mapping[str, Any]], Callable[[], Environment]],
 ) -> dict[str, MixedSource]:
-    """Return the sources of groups by name; `reinforcement.offline_mixture` is the one named `stored`."""
+    """Build the group sources of `reinforcement.sources`, by name.
+
+    `reinforcement.offline_mixture` is the source named `stored`.
+    """
     sources: dict[str, MixedSource] = {}
     reinforcement, stored = resolved.recipe.reinforcement, _stored(resolved, reader)
     if reinforcement is None:
@@ -203,7 +222,14 @@ def _sources(
 def check_method(
     resolved: Resolved, strategy: Strategy, method: Method, source: Source, environment: Callable[[], Environment]
 ) -> None:
-    """Reject incompatible components.
+    """Reject rollout components that are incompatible with each other or the environment.
+
+    Args:
+        resolved: Recipe.
+        strategy: Rollout strategy.
+        method: Other rollout components.
+        source: Task source.
+        environment: Function that creates an environment.
 
     Raises:
         RecipeError: If two components are incompatible; the message states a remedy.
@@ -272,7 +298,11 @@ def check_method(
 
 
 def _check_seats(resolved: Resolved, strategy: Strategy, environment: Environment) -> None:
-    """Check that the environment has the seats that a strategy plays."""
+    """Check that the environment has the seats (roles) that the strategy plays.
+
+    Raises:
+        RecipeError: If a seat does not exist, or the environment cannot assign seats.
+    """
     name = resolved.recipe.environment.name
     unknown = None if ":" in name or name == "remote" else ()
     seats = environment.roles if implements_protocol(environment, Seats) else unknown
@@ -288,7 +318,7 @@ def _check_seats(resolved: Resolved, strategy: Strategy, environment: Environmen
 
 
 def _arguments(resolved: Resolved, source: Source, vocabulary: int) -> dict[str, Any]:
-    """Return the values that any component can request by parameter name."""
+    """Return the values that components receive by parameter name, such as `seed`."""
     recipe = resolved.recipe
     reinforcement = recipe.reinforcement
     return {

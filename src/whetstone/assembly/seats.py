@@ -1,4 +1,8 @@
-"""Actors of the seats that the policy does not play: frozen models, and other members of `policies`."""
+"""Actors of the seats that the policy does not play.
+
+A seat is the role of one player in an environment with several players. Frozen models and other members of `policies`
+can play a seat.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def member_seats(assembly: RunComponents) -> Mapping[str, str]:
-    """Return the name of the member that plays a seat, by role."""
+    """Return the name of the member of `policies` that plays each seat: role → member."""
     strategy, policies = assembly.strategy, assembly.resolved.recipe.policies
     if not implements_protocol(strategy, MemberSeats):
         return {}
@@ -26,9 +30,12 @@ def member_seats(assembly: RunComponents) -> Mapping[str, str]:
 
 
 def evaluation_seats(assembly: RunComponents) -> dict[str, str]:
-    """Return the seat that each trained member plays in an evaluation, by member, the first member first.
+    """Return the seat that each trained member plays in an evaluation.
 
-    It is its first seat in the order of the strategy. Empty if at most one member is sampled.
+    A member with several seats plays the first one of the strategy.
+
+    Returns:
+        Member → role, the first member first; empty if only the first member plays.
     """
     policies = assembly.resolved.recipe.policies
     strategy = assembly.strategy if len(policies) > 1 else None
@@ -43,11 +50,8 @@ def evaluation_seats(assembly: RunComponents) -> dict[str, str]:
     return {name: seats[name] for name in policies if name in seats}
 
 
-def member_actors(assembly: RunComponents) -> dict[str, Actor]:
-    """Return the actors of the members that are open, by role.
-
-    Those of the first member are left out.
-    """
+def build_member_actors(assembly: RunComponents) -> dict[str, Actor]:
+    """Build the actors of the members that are open, except the first member: role → actor."""
     actors: dict[str, Actor] = {}
     for role, name in member_seats(assembly).items() if assembly.members else ():
         if name in assembly.members:
@@ -57,11 +61,11 @@ def member_actors(assembly: RunComponents) -> dict[str, Actor]:
     return actors
 
 
-def frozen_actors(assembly: RunComponents) -> dict[str, Actor]:
-    """Return the actors of frozen seats, by role: models of `models` by name, and those of folders.
+def build_frozen_actors(assembly: RunComponents) -> dict[str, Actor]:
+    """Build the actors of frozen seats, from `models` or from model folders: role → actor.
 
     Raises:
-        RecipeError: A folder has no model, or its model has other tokens than the policy.
+        RecipeError: If a folder has no model, or its model has another vocabulary than the policy.
     """
     resolved, strategy = assembly.resolved, assembly.strategy
     named = strategy.frozen if implements_protocol(strategy, FrozenSeats) else None
@@ -85,14 +89,23 @@ def frozen_actors(assembly: RunComponents) -> dict[str, Actor]:
         except PolicyError as error:
             raise resolved.error("rollout.strategy", f"frozen.{role}: {error}") from None
         if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
-            raise resolved.error("rollout.strategy", f"frozen.{role}: {folder} has other tokens than the policy")
+            raise resolved.error(
+                "rollout.strategy",
+                f"frozen.{role}: {folder} has another vocabulary than the policy; use a model with the same tokenizer",
+            )
         sampling = build_sampling(rollout, assembly.chat, rollout.temperature)
         actors[role] = FrozenActor(PolicyActor(member.engine, sampling, assembly.chat.stop_ids))
     return actors
 
 
 def build_sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Sampling:
-    """Return the sampling settings of a recipe at a temperature."""
+    """Return the sampling settings of a recipe at a temperature.
+
+    Args:
+        settings: Rollout settings, such as `top_p` and `max_new_tokens`.
+        chat: Chat of the policy, which provides the stop tokens.
+        temperature: Sampling temperature; 0 is greedy decoding.
+    """
     return Sampling(
         max_new_tokens=settings.max_new_tokens,
         temperature=temperature,

@@ -63,9 +63,9 @@ _Read = TypeVar("_Read", bound=Callable[..., Any])
 
 
 class StoredEpisodes:
-    """Episodes of a run or of a log as demonstrations, in a shuffled order.
+    """Imitation source of stored episodes from a run or a log, in a shuffled order.
 
-    Episodes that solved their task are included, and those whose success is unknown.
+    It contains the episodes that solved their task, and those whose success is unknown.
 
     Args:
         groups: Stored episodes by task.
@@ -85,17 +85,17 @@ class StoredEpisodes:
         ]
 
     def all(self) -> Iterator[Trajectory]:
-        """Return every episode."""
+        """Yield every episode once, in the stored order."""
         return itertools.chain.from_iterable(self._tasks)
 
     def episode(self, draw: int) -> Trajectory:
-        """See `ImitationSource`."""
+        """Return the episode at a position of the shuffled order; see `ImitationSource.episode`."""
         place = self._order[draw]
         return self._tasks[place][self._within[place][draw // len(self._tasks)]]
 
 
 def _as_solved(episode: Trajectory) -> Trajectory:
-    """Mark an episode that was selected from a log as solved, even if its success is unknown."""
+    """Mark a selected episode as solved; as failed if `train_on` selects none of its turns."""
     score = episode.score
     if score is not None and not episode.segments():
         why = f"{episode.id}  train_on selects none of its turns"
@@ -104,12 +104,12 @@ def _as_solved(episode: Trajectory) -> Trajectory:
 
 
 class StoredGroups:
-    """A `GroupSource` of the groups of a run, in a shuffled order.
+    """Group source of stored groups, in a shuffled order.
 
     Args:
         groups: Stored groups.
         seed: Random seed of the order.
-        held_out: Fraction of tasks whose groups are never sampled.
+        held_out: Fraction of the tasks, 0 to 1, whose groups are never sampled.
     """
 
     def __init__(self, groups: Sequence[Group], *, seed: int, held_out: float = 0.0) -> None:
@@ -121,26 +121,31 @@ class StoredGroups:
         self._order = ShuffledIndices(len(self._groups), seed=seed)
 
     def all(self) -> Iterator[Trajectory]:
-        """Return every episode that is not held out."""
+        """Yield every episode that is not held out."""
         return (trajectory for group in self._groups for trajectory in group.trajectories)
 
     async def groups(self, first: int, count: int, /) -> list[Group]:
-        """See `GroupSource.groups`."""
+        """Return groups of the shuffled order; see `GroupSource.groups`.
+
+        Args:
+            first: Position of the first group.
+            count: Number of groups.
+        """
         return [self._groups[self._order[position]] for position in range(first, first + count)]
 
 
 def select_pairs(groups: Sequence[Group], *, singles: bool = False, steps: bool = False) -> list[Group]:
-    """Return the best and the worst episode of each group, token for token.
+    """Return the best and the worst episode of each group, with their stored tokens.
 
     Args:
         groups: Stored groups.
-        singles: Whether to return each episode separately, as positive if it solved its task; for a log, with its
+        singles: Whether to return each episode separately, labeled positive if it solved its task; for a log, with its
             reward as value.
-        steps: Whether to compare turns that continue the same turn. Then all episodes stay with their scores, and a
-            task is used if two of them do so with different results.
+        steps: Whether turns that continue the same turn are compared. All episodes then keep their scores, and a task
+            is used if two of its episodes continue the same turn with different results.
 
     Raises:
-        DataError: If no task has a better and a worse one.
+        DataError: If no task has a better and a worse episode.
     """
     pairs: list[Group] = []
     for group in groups:
@@ -169,7 +174,10 @@ def _with_value(trajectory: Trajectory, value: float) -> Trajectory:
 
 
 def _take_checked(read: _Read) -> _Read:
-    """Make a reader return the data that `check_data` read with the same settings, once."""
+    """Decorate a reader to return, once, the data that `check_data` has read.
+
+    The data is taken only if it was read with the same settings.
+    """
 
     @functools.wraps(read)
     def take(assembly: RunComponents, settings: Any, *args: Any) -> Any:
@@ -184,7 +192,7 @@ def _take_checked(read: _Read) -> _Read:
 def _read_rows(
     assembly: RunComponents, settings: DataSettings, key: str, parse: Callable[[Row], Iterable[_Item]]
 ) -> list[_Item]:
-    """Read every row of a data file, and store the number of skipped rows in the assembly."""
+    """Read every row of a data file, and store the number of skipped rows in the components."""
     path = Path(settings.path)
     items, skipped = read_all(path, parse, split=settings.split, on_bad_row=settings.on_bad_row)
     if skipped and not items:
@@ -195,11 +203,16 @@ def _read_rows(
 
 @_take_checked
 def read_demonstrations(assembly: RunComponents, settings: DataSettings, key: str) -> ImitationSource:
-    """Read the demonstrations in `data` of an imitation stage.
+    """Read the demonstrations that `data` of an imitation stage names.
+
+    Args:
+        assembly: Components of the run.
+        settings: Value of `data`.
+        key: Recipe key of `data`.
 
     Raises:
-        DataError: If a row is wrong; the message has file, line and reason.
-        RecipeError: If `train_on` names nothing.
+        DataError: If a row is invalid; the message names file, line and reason.
+        RecipeError: If `train_on` names no turn filter.
     """
     path, seed = Path(settings.path), assembly.resolved.recipe.seed
     if is_offline(path) or settings.filter_keys:
@@ -237,10 +250,12 @@ def _report_usage(assembly: RunComponents, path: Path, usage: DataUsage) -> None
 
 @_take_checked
 def read_texts(assembly: RunComponents, settings: PretrainingSettings) -> Texts:
-    """Read the texts of pretraining.
+    """Read the texts of a pretraining stage.
+
+    The windows have at most the context length of the policy.
 
     Raises:
-        DataError: If a row is wrong, or there is no text.
+        DataError: If a row is invalid, or there is no text.
     """
     _refuse_turns(assembly.resolved, settings.data, "pretraining.data", "all tokens of a text are trained on")
     path = Path(settings.data.path)
@@ -260,10 +275,10 @@ def read_texts(assembly: RunComponents, settings: PretrainingSettings) -> Texts:
 
 @_take_checked
 def read_preferences(assembly: RunComponents, settings: PreferenceSettings) -> Preferences | StoredGroups:
-    """Read the pairs, or rated singles, of a preference stage.
+    """Read the preference pairs, or rated single answers, of a preference stage.
 
     Raises:
-        DataError: If a row is wrong, or there is none.
+        DataError: If a row is invalid, or there is no pair.
         RecipeError: If the file lacks the data that the objective compares.
     """
     path, resolved = Path(settings.data.path), assembly.resolved
@@ -292,7 +307,9 @@ def read_preferences(assembly: RunComponents, settings: PreferenceSettings) -> P
 def _read_preference_rows(
     assembly: RunComponents, settings: DataSettings, key: str, offered: tuple[ToolSpec, ...]
 ) -> list[Preference]:
-    """Read the pairs and rated singles of a file that marks do not exclude.
+    """Read the pairs and rated single answers of a file.
+
+    Rows that a field such as `weight` excludes from training are left out.
 
     Raises:
         DataError: If rows are invalid, or nothing is left.
@@ -315,15 +332,16 @@ def _read_preference_rows(
 
 
 def _objective_of(resolved: Resolved, settings: PreferenceSettings) -> Any:
+    """Return the objective of a preference stage, with its options bound."""
     return build_function(resolved, "preference.objective", settings.objective, OBJECTIVES, kind="objective")
 
 
 @_take_checked
 def read_offline_groups(assembly: RunComponents, settings: OfflineSettings) -> StoredGroups:
-    """Read the stored episodes of an offline stage.
+    """Read the stored episodes of an offline stage, as groups.
 
     Raises:
-        DataError: If there are none, or they are of another tokenizer.
+        DataError: If there are no episodes, or their tokens are of another tokenizer.
     """
     groups = _tasks_of(assembly, settings.data, "offline.data")
     return StoredGroups(groups, seed=assembly.resolved.recipe.seed, held_out=settings.held_out)
@@ -336,11 +354,11 @@ def _tasks_of(assembly: RunComponents, settings: DataSettings, key: str) -> list
     return assembly.stored_reader.groups(settings, key)
 
 
-def scored_episodes(assembly: RunComponents, settings: RewardModelSettings) -> list[tuple[Trajectory, ...]]:
-    """Read the training data of a reward model by task: episodes with their scores.
+def load_scored_episodes(assembly: RunComponents, settings: RewardModelSettings) -> list[tuple[Trajectory, ...]]:
+    """Read the training data of a reward model: scored episodes, grouped by task.
 
     Raises:
-        DataError: If a row is wrong, or there is none.
+        DataError: If a row is invalid, or there is no episode.
     """
     key = "reward_model.data"
     _refuse_turns(assembly.resolved, settings.data, key, "whole episodes are scored")
@@ -359,12 +377,12 @@ def scored_episodes(assembly: RunComponents, settings: RewardModelSettings) -> l
 def check_data(assembly: RunComponents, resolved: Resolved, finished: Container[str] = ()) -> None:
     """Read all data of each stage before anything is evaluated or trained.
 
-    The stage uses these rows.
+    The rows are kept in `assembly.checked_data`, and the stage takes them from there.
 
     Args:
         assembly: Components of the run.
         resolved: Recipe with its stages.
-        finished: Stages whose data is not needed any more.
+        finished: Stages whose data is no longer needed.
 
     Raises:
         DataError: If rows are invalid; the message has their number, and place and reason of the first ten.
@@ -381,14 +399,15 @@ def check_data(assembly: RunComponents, resolved: Resolved, finished: Container[
         elif isinstance(settings, OfflineSettings):
             _check(read_offline_groups, assembly, settings)
         elif isinstance(settings, RewardModelSettings):
-            scored_episodes(assembly, settings)
+            load_scored_episodes(assembly, settings)
     check_mixture(assembly)
 
 
-def policy_limit_problems(assembly: RunComponents, resolved: Resolved) -> list[str]:
-    """Return a line per limit of the policy that the data of a stage exceed (`PolicyLimits`).
+def find_policy_limit_problems(assembly: RunComponents, resolved: Resolved) -> list[str]:
+    """Return one line per limit of the policy that the data of a stage exceeds (`PolicyLimits`).
 
-    The first 256 demonstrations of a file are compared, since each is tokenized for it; `check_data` has read them.
+    At most 256 demonstrations per file are compared, because each must be tokenized. `check_data` must have read the
+    data.
     """
     problems: list[str] = []
     for read, key in (("read_demonstrations", "supervised.data"), ("read_offline_groups", "offline.data")):
@@ -404,10 +423,11 @@ def _check(read: Callable[..., Any], assembly: RunComponents, settings: Any, *ke
 
 
 def check_mixture(assembly: RunComponents) -> None:
-    """Read the offline episodes that are mixed into reinforcement, if the recipe has some.
+    """Read the stored episodes that are mixed into reinforcement, if the recipe has some.
 
     Raises:
-        DataError: If there are none, they are of another tokenizer, or not those at the start of the run.
+        DataError: If there are no episodes, they lack required log-probs, their tokens are of another tokenizer, or the
+            files changed since the start of the run.
     """
     for mixed in assembly.method.sources.values():
         if isinstance(mixed.source, StoredMixture):
@@ -415,11 +435,12 @@ def check_mixture(assembly: RunComponents) -> None:
 
 
 def _holds_episodes(settings: DataSettings) -> bool:
-    """Return whether `data` names episodes with rewards: of a run, or of a log with a reward column."""
+    """Return whether `data` names episodes with rewards: a run, or a log with a reward column."""
     return is_offline(Path(settings.path)) or settings.reward is not None
 
 
 def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> None:
+    """Reject keys that select stored episodes if `data` is a file of preference pairs."""
     for name in settings.filter_keys:
         problem = (
             f"has no effect: {settings.path} has no stored episodes; for a log, set `reward` to the column of rewards"
@@ -429,15 +450,17 @@ def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> Non
 
 
 def _refuse_turns(resolved: Resolved, settings: DataSettings, key: str, why: str) -> None:
+    """Reject `train_on` if the stage does not train on single turns."""
     if settings.train_on != "all":
         raise resolved.error(f"{key}.train_on", f"has no effect: {why}")
 
 
 def as_reinforcement(resolved: Resolved) -> Resolved:
-    """Return a recipe in the form from which its components are built.
+    """Return a recipe whose stage is rewritten as a `reinforcement` stage.
 
-    A stage on stored data is expressed as reinforcement on groups that are not sampled. A stage that only samples is
-    expressed as reinforcement, too.
+    The components are built from this form. A preference, offline or distillation stage becomes reinforcement on groups
+    that are not sampled. A sampling stage becomes reinforcement with an objective that compares nothing. Other recipes
+    are returned unchanged.
     """
     recipe = resolved.recipe
     if recipe.sampling is not None:
@@ -470,4 +493,8 @@ def as_reinforcement(resolved: Resolved) -> Resolved:
 
 
 def _is_default(name: str, value: Any) -> bool:
+    """Return whether a value is the default of a `reinforcement` key.
+
+    The result is False for the learning rate, which is always kept.
+    """
     return name != "learning_rate" and bool(value == ReinforcementSettings.model_fields[name].default)

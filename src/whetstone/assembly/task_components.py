@@ -1,4 +1,4 @@
-"""Task source and reward of a recipe."""
+"""Construction of the task source and the reward of a recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
 
 
 def build_source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
-    """Return the task source of a recipe; `key` is the recipe key of its options."""
+    """Build the task source of a recipe (`tasks`).
+
+    Args:
+        resolved: Recipe.
+        key: Recipe key of the options, for errors: `tasks` or `supervised.tasks`.
+        options: Options of the task source.
+
+    Raises:
+        RecipeError: If no source has the name, or an option is wrong.
+    """
     seed = {"seed": resolved.recipe.seed}
     part, place = Part(name=resolved.recipe.tasks.source, **options), "tasks.source"
     source: Source = build_component(
@@ -29,9 +38,14 @@ def build_source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> So
 
 
 def build_reward(resolved: Resolved, **members: Callable[[str], Member]) -> Reward:
-    """Build the reward of a recipe.
+    """Build the reward of a recipe (`reward`).
 
-    `member` is a function that returns a model of `policies` by name.
+    Args:
+        resolved: Recipe.
+        members: `member`: function that returns a member of `policies` by name, for learned rewards.
+
+    Raises:
+        RecipeError: If no reward has the name, or an option is wrong.
     """
     part = resolved.recipe.reward
     warm_up = resolved.recipe.supervised.steps if resolved.recipe.supervised is not None else 0

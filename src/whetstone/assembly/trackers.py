@@ -1,4 +1,4 @@
-"""Experiment trackers of a recipe, created and checked before the run starts."""
+"""Construction of a recipe's experiment trackers, before the run starts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from whetstone.reporting.trackers import TRACKERS, Tracker
 
 
 def build_trackers(resolved: Resolved) -> dict[str, Tracker]:
-    """Return each tracker by its name in the recipe.
+    """Build the experiment trackers of a recipe (`trackers`), by name.
 
     Raises:
-        RecipeError: If there is none of this name, or its package is not installed.
+        RecipeError: If no tracker has the name, or its package is not installed.
     """
     return {
         part.name: build_component(resolved, f"trackers.{number}", "tracker", part, TRACKERS, {}, protocol=Tracker)

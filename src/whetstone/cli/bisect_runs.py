@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _INPUTS_SHOWN = 12
 
 
-@click.command()
+@click.command("bisect")
 @click.argument("run_a", type=click.Path(path_type=Path, file_okay=False), shell_complete=shell_completion.run_folders)
 @click.argument("run_b", type=click.Path(path_type=Path, file_okay=False), shell_complete=shell_completion.run_folders)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def bisect(run_a: Path, run_b: Path, as_json: bool) -> None:
+def bisect_command(run_a: Path, run_b: Path, as_json: bool) -> None:
     """Find the first difference of RUN_A and RUN_B, in causal order.
 
     Inputs first: recipe keys, files, environment. Then, step by step: task, context, log-prob, sampled token,

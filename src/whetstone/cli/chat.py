@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _OF_EPISODES = ("rollout.strategy", "rollout.group_size", "rollout.temperature", "evaluation", "reward")
 
 
-@click.command()
+@click.command("chat")
 @click.argument("run_or_model", shell_complete=shell_completion.run_folders)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--recipe", help="Recipe with the tools of a model [none]. A run has its own.")
@@ -36,7 +36,7 @@ _OF_EPISODES = ("rollout.strategy", "rollout.group_size", "rollout.temperature",
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for sampling.")
 @member_option
 @allow_effects_option
-def chat(
+def chat_command(
     run_or_model: str,
     overrides: tuple[str, ...],
     recipe: str | None,
@@ -55,15 +55,15 @@ def chat(
     assembly = load_policy_argument(run_or_model, allowed, recipe, member=member, ask=ask_once())
     if not implements_protocol(assembly.environment(), HoldsTools):
         named = assembly.resolved.recipe.environment.name
-        raise RecipeError(f'the environment "{named}" is not a set of tools; only those support chat')
+        raise RecipeError(f'environment: "{named}" is not a set of tools; a chat requires environment: {{name: tools}}')
     with asyncio.Runner() as runner:
-        engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
+        engine = assembly.build_engine(heard=lambda line: click.echo(line, err=True))
         talk = _conversation(assembly, engine, temperature, seed)
         try:
             for line in _lines():
                 runner.run(_send_line(talk, line))
         except PromptTooLong as full:
-            click.echo(f"whetstone: {full}; start another one", err=True)
+            click.echo(f"whetstone: {full}; start another chat", err=True)
         except InfrastructureError as error:
             raise RecipeError(f"a resource of a tool is not available: {summarize_exception(error)}") from error
         finally:
@@ -91,7 +91,7 @@ def _conversation(
 
 
 def _lines() -> Iterator[str]:
-    """Yield the lines of standard input; empty lines are skipped."""
+    """Yield the user messages: lines of standard input, without empty ones."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     while True:

@@ -1,4 +1,4 @@
-"""Output of a check: one line with its status, and a second one with the remedy."""
+"""Printing of check results: one line with the status, and a second one with the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARKS = {
 
 
 def print_check(check: Check) -> None:
-    """Print the result of a check."""
+    """Print the result of a check, with its remedy on a second line if it has one."""
     click.echo(f"{_MARKS[check.verdict]}  {check.name:<24} {check.said}  ({check.seconds:.1f} s)")
     if check.mend:
         click.echo(f"{'':<30} → {check.mend}")

@@ -86,7 +86,7 @@ def compare_command(
 
 
 def _budget_lines(report: Mapping[str, Any]) -> list[str]:
-    """Return a line for each contender that did not reach the budget, or exceeded it."""
+    """Format one line per contender that did not reach the budget, or exceeded it."""
     lines = []
     for row in report["contenders"]:
         shares = {unit: row["spent"][unit] / most for unit, most in report["budget"].items()}
@@ -101,17 +101,22 @@ def _budget_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def _limits(budget: tuple[str, ...]) -> dict[str, float]:
+    """Parse the options `--budget UNIT=MAXIMUM`.
+
+    Raises:
+        RecipeError: If a unit does not exist, or a maximum is not a positive number.
+    """
     limits = {}
     for limit in budget:
         unit, equals, most = limit.partition("=")
         if unit not in UNITS:
-            raise RecipeError(f"--budget {limit}: UNIT=MOST{did_you_mean(unit, UNITS)}")
+            raise RecipeError(f'--budget {limit}: no unit named "{unit}"{did_you_mean(unit, UNITS)}')
         if not equals:
-            raise RecipeError(f"--budget {limit}: no amount; write {unit}=100000")
+            raise RecipeError(f"--budget {limit}: no maximum; write UNIT=MAXIMUM, such as {unit}=100000")
         try:
             limits[unit] = float(most.replace("_", ""))
         except ValueError:
-            raise RecipeError(f'--budget {limit}: "{most}" is not a number') from None
+            raise RecipeError(f'--budget {limit}: "{most}" is not a number; write {unit}=100000') from None
         if not 0 < limits[unit] < math.inf:
             raise RecipeError(f"--budget {limit}: must be greater than 0")
         if unit != "seconds" and limits[unit] != int(limits[unit]):

@@ -23,12 +23,12 @@ def compare_logs(files: tuple[Path, ...], as_json: bool) -> None:
     """
     named = {str(file): evaluation.read_task_scores(file) for file in files}
     if len(named) < len(files):
-        raise RecipeError("a log is listed twice")
+        raise RecipeError("FILE: a log is listed twice; name each file once")
     means = {name: (fmean(tasks.values()), len(tasks)) for name, tasks in named.items()}
     try:
         pairs = evaluation.compare_pairs({name: {0: tasks} for name, tasks in named.items()})
     except ValueError as error:
-        raise RecipeError(f"{error}: the same tasks have the same ids in both") from None
+        raise RecipeError(f"{error}; compare logs of the same tasks, which have the same ids") from None
     if as_json:
         rows = [{"log": name, "success": mean, "tasks": tasks} for name, (mean, tasks) in means.items()]
         click.echo(to_json({"logs": rows, "pairs": [asdict(pair) for pair in pairs]}))

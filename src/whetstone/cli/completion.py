@@ -6,13 +6,13 @@ import click
 from click.shell_completion import get_completion_class
 
 VARIABLE = "_WHETSTONE_COMPLETE"
-"""Environment variable with which the shell requests completions."""
+"""Environment variable by which a shell requests completions."""
 
 
-@click.command()
+@click.command("completion")
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
-def completion(context: click.Context, shell: str) -> None:
+def completion_command(context: click.Context, shell: str) -> None:
     """Print a SHELL script that completes commands, recipes, recipe keys, runs and trajectories."""
     script = get_completion_class(shell)
     assert script is not None  # click knows these

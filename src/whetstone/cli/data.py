@@ -30,18 +30,18 @@ from whetstone.recipe.stage_recipes import list_stages
 from whetstone.strict_json import to_json
 from whetstone.tasks.file import task_suffix
 from whetstone.trajectory import Segment
-from whetstone.trajectory_json import encoded_trajectory
+from whetstone.trajectory_json import encode_trajectory
 
 
-@click.group()
-def data() -> None:
+@click.group("data")
+def data_command() -> None:
     """Check a dataset, import one from traces, or export one from a run."""
 
 
-data.add_command(import_data)
+data_command.add_command(import_data)
 
 
-@data.command()
+@data_command.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
@@ -61,7 +61,7 @@ data.add_command(import_data)
     help="Write a copy as JSON lines with secrets and personal data replaced; FILE stays as it is.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(
+def check_data_command(
     file: Path,
     recipe: str,
     overrides: tuple[str, ...],
@@ -94,7 +94,7 @@ def check(
             offered=assembly.offered_tools,
             chosen=find_part("turn filter", settings.train_on, LEARNED_FROM),
             context_length=assembly.policy.context_length,
-            choice=whetstone.assembly.episode_filter(settings),
+            choice=whetstone.assembly.build_episode_filter(settings),
             stored=lambda: assembly.stored_reader.groups(settings, stage or "data"),
             limits=lambda: PolicyLimits.of_recipe(resolved.recipe),
         )
@@ -121,7 +121,10 @@ def check(
 
 
 def _settings_for(resolved: Resolved, file: Path) -> tuple[str, DataSettings]:
-    """Return (recipe key, settings) of the stage that reads a file; an empty key and defaults if no stage does."""
+    """Return (recipe key, settings) of the stage that reads a file.
+
+    If no stage reads the file, the key is empty and the settings have their defaults.
+    """
     for recipe in (resolved.recipe, *(stage.resolved.recipe for stage in list_stages(resolved))):
         for kind, stage in recipe.own_stages.items():
             fields = dict(stage)
@@ -145,7 +148,7 @@ def _is_same(path: str, file: Path) -> bool:
 
 
 def _check_tasks(file: Path, assembly: whetstone.assembly.RunComponents) -> DataReport:
-    """Report on the file of the recipe's tasks, which are valid or skipped once the source is built."""
+    """Report on the file that the recipe's task source reads; its rows are valid or skipped."""
     report = DataReport("tasks")
     _ = assembly.source  # invalid rows are counted when it is built
     for row in read_rows(file, suffix=task_suffix(file)):
@@ -195,7 +198,10 @@ def _print_report(report: DataReport, file: Path) -> None:
 
 
 def _show(segment: Segment, tokenizer: Any) -> None:
-    """Print a segment, trained tokens in green. Secrets and personal data are masked."""
+    """Print a segment token by token, trained tokens in green.
+
+    Secrets and personal data are masked.
+    """
     click.echo()
     tokens = zip(segment.tokens.ids, segment.action_mask, strict=True)
     for is_trained, run in groupby(tokens, key=itemgetter(1)):
@@ -204,7 +210,7 @@ def _show(segment: Segment, tokenizer: Any) -> None:
     click.echo()
 
 
-@data.command("export")
+@data_command.command("export")
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Output file.")
 @click.option("--top-k-per-task", type=click.IntRange(min=1), help="Maximum episodes per task, highest reward first.")
@@ -220,7 +226,7 @@ def _show(segment: Segment, tokenizer: Any) -> None:
     show_default=True,
     help="Messages in OpenAI format; best and worst episode of each task; tokens with log-probs; or spans (OTLP/JSON).",
 )
-def export(
+def export_data_command(
     run_dir: Path,
     output: Path,
     top_k_per_task: int | None,
@@ -243,7 +249,7 @@ def export(
     lines: list[bytes] = []
     for group in groups:
         if kind == "trajectories":
-            lines += [encoded_trajectory(each) for each in group.trajectories]
+            lines += [encode_trajectory(each) for each in group.trajectories]
         elif kind == "otel":
             start = run_dir.stat().st_mtime
             spans = (export_episode(each, assembly.offered_tools, start_seconds=start) for each in group.trajectories)

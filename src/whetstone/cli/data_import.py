@@ -117,7 +117,10 @@ def _split_column(text: str) -> tuple[str, str]:
 
 
 def _use_recipe(options: ImportOptions, recipe: str) -> None:
-    """Check conversations under the model of a recipe, and use its tools for conversations without tools."""
+    """Set the model and the tools of a recipe, under which imported conversations are checked.
+
+    Conversations without tools get the tools of the recipe.
+    """
     components = whetstone.assembly.assemble(whetstone.assembly.as_reinforcement(load_recipe(recipe, ())))
     chat, limit = components.chat, components.policy.context_length
     if options.tools is None and components.offered_tools:
@@ -141,7 +144,7 @@ def _use_recipe(options: ImportOptions, recipe: str) -> None:
 def _write(
     importer: ConversationImporter, read: list[tuple[Path, TraceFormat]], output: Path | None, listing: Path | None
 ) -> None:
-    """Write the rows and the listing while the files are read."""
+    """Write the training rows and the listing while the files are read."""
     with _new_file(listing) as write_outcome, _new_file(output) as write_row:
         for imported in importer.read(read):
             if imported.line is not None:
@@ -156,7 +159,11 @@ def _write(
 
 @contextmanager
 def _new_file(path: Path | None) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that writes a line; the file exists when the block ends without an error."""
+    """Create a file when the block ends without an error.
+
+    Yields:
+        Function that writes one line.
+    """
     if path is None:
         yield lambda line: None
         return
@@ -189,7 +196,7 @@ def _print_report(report: ImportReport, read: list[tuple[Path, TraceFormat]]) ->
 
 
 def _explain_failure(read: list[tuple[Path, TraceFormat]], source: str, report: ImportReport) -> str:
-    """Return the error if no conversation can be trained."""
+    """Format the error if no conversation can be trained, with the most frequent reasons."""
     names = ", ".join(str(path) for path, _ in read)
     reasons = ", ".join(f"{reason} ({count})" for reason, count in report.refused.most_common(3))
     detected = detect_format(read[0][0]) if source != "auto" else source

@@ -1,4 +1,4 @@
-"""Notices about a resolved recipe, such as deprecated keys."""
+"""Notices about a recipe on standard error, such as deprecated keys."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from whetstone.recipe import Resolved
 
 
 def print_notices(resolved: Resolved) -> None:
-    """Print each notice on standard error."""
+    """Print each notice of a recipe on standard error."""
     for note in resolved.notes:
         click.echo(f"whetstone: {note}", err=True)

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     import torch
 
 
-@click.command()
+@click.command("doctor")
 @click.argument("recipe", required=False, shell_complete=shell_completion.complete_recipes)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=shell_completion.complete_overrides)
 @call_tools_option
 @allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(
+def doctor_command(
     recipe: str | None, overrides: tuple[str, ...], call_tools: bool, allow_effects: bool, as_json: bool
 ) -> None:
     """Report processors, packages, programs and disk of this machine, and missing requirements.
@@ -59,7 +59,7 @@ def doctor(
     """
     if recipe is not None and recipe.startswith(_OF_ENGINES):
         alone = _engine_alone((recipe, *overrides))
-        tried = _try(assembly.engine_preflight(alone), "the engine meets the requirements of a run", as_json)
+        tried = _try(assembly.run_engine_checks(alone), "the engine meets the requirements of a run", as_json)
         sys.exit(0 if asyncio.run(tried) else 1)
     if recipe is not None:
         resolved = load_recipe(recipe, overrides)
@@ -88,7 +88,7 @@ _OF_ENGINES = ("engine=", "engine.", "policy.")
 
 
 def _engine_alone(changes: tuple[str, ...]) -> Resolved:
-    """Return a recipe for an engine check: the demo with the model of the user."""
+    """Build a recipe that checks only an engine: the demo with the user's model."""
     named = {change.split("=", 1)[0] for change in changes}
     if not any(name.split(".")[0] == "engine" for name in named) or "policy.path" not in named:
         raise RecipeError(
@@ -99,11 +99,15 @@ def _engine_alone(changes: tuple[str, ...]) -> Resolved:
 
 
 async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
-    """Run and print the checks. Return whether none fails.
+    """Run and print checks.
 
     Args:
-        tried: The checks.
-        good: Last line if none fails.
+        tried: Results of the checks, as they finish.
+        good: Last line to print if no check fails.
+        as_json: Whether one JSON object is printed at the end.
+
+    Returns:
+        True if no check fails.
     """
     checks = []
     async for check in tried:
@@ -129,7 +133,11 @@ async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
 
 
 def collect_facts() -> dict[str, dict[str, Any]]:
-    """Return facts by area."""
+    """Collect facts about this machine.
+
+    Returns:
+        Area (processors, packages, programs, disk, …) → name → value.
+    """
     is_invariant = inference.matmul_is_batch_invariant()
     missing = inference.missing_for(policies.fast_dtype(policies.find_device("cpu")))
     return {
@@ -170,7 +178,10 @@ def collect_facts() -> dict[str, dict[str, Any]]:
 
 
 def _examine_sandbox() -> dict[str, str]:
-    """Return the isolation layers, the one that `sandbox: auto` chooses, and the remedy if it is not the strongest."""
+    """Return the isolation layers of this machine, and the choice of `sandbox: auto`.
+
+    If the choice is not the strongest isolation, there is a remedy.
+    """
     layers = {offer.isolation: offer for offer in list_isolation_layers()}
     strongest = layers[Isolation.NAMESPACES]
     available = [name for name, offer in layers.items() if not offer.missing and name is not Isolation.UNSAFE]

@@ -1,4 +1,4 @@
-"""Options and confirmation prompts of commands that call tools: `--allow-effects` and `--call-tools`."""
+"""Options and questions about side effects of tools: `--allow-effects` and `--call-tools`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whetstone.tools import CallPolicy, Effect
 from whetstone.tools.side_effects import describe_effects, describe_remedy
 
 PERMISSION = "environment.allow_effects=true"
-"""The override that `--allow-effects` is short for."""
+"""Override that `--allow-effects` adds."""
 allow_effects_option = click.option(
     "--allow-effects", is_flag=True, help="Permit real calls of tools that write or destroy something."
 )
@@ -22,12 +22,15 @@ call_tools_option = click.option(
 
 
 def add_permissions(overrides: tuple[str, ...], allow_effects: bool) -> tuple[str, ...]:
-    """Return the overrides of a run with those of its options."""
+    """Append the override of `--allow-effects` to the overrides of a command."""
     return (*overrides, PERMISSION) if allow_effects else overrides
 
 
 def ask_once() -> Callable[[str], bool]:
-    """Return a function that asks in the terminal and keeps the answer; without a terminal the answer is no."""
+    """Return a function that asks a yes-or-no question in the terminal, at most once.
+
+    Further calls return the first answer. Without a terminal the answer is no.
+    """
 
     @functools.cache
     def answer() -> bool:
@@ -43,17 +46,20 @@ def ask_once() -> Callable[[str], bool]:
 
 
 def is_terminal() -> bool:
-    """Return whether a person can be asked."""
+    """Return whether a person can be asked: standard input and standard error are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def check_policy(effects: Mapping[str, Effect | None], *, allow_effects: bool, call_tools: bool) -> CallPolicy:
-    """Return which tools a check calls. A person in a terminal is asked about tools of unknown effect.
+    """Return the policy that decides which tools a check really calls.
 
-    `environment.allow_effects` of a recipe permits calls of a run, not those of a check, whose arguments are made up.
+    In a terminal, the user is asked about tools of unknown effect. `environment.allow_effects` of a recipe permits
+    calls of a run, not those of a check, whose arguments are made up.
 
     Args:
-        effects: Effects by tool.
+        effects: Side effect of each tool; None: unknown.
+        allow_effects: Whether tools with side effects are called (`--allow-effects`).
+        call_tools: Whether tools of unknown effect are called (`--call-tools`).
     """
     unknown = [name for name, effect in effects.items() if effect is None]
     if unknown and not call_tools and is_terminal():
@@ -62,7 +68,7 @@ def check_policy(effects: Mapping[str, Effect | None], *, allow_effects: bool, c
 
 
 def report_refused(calls: CallPolicy, effects: Mapping[str, Effect | None]) -> None:
-    """Report tools that are not called, on standard error."""
+    """Print the tools that are not called, and how to permit them, on standard error."""
     if refused := calls.refused(effects):
         remedy = describe_remedy(refused, for_check=True)
         click.echo(f"whetstone: not called: {describe_effects(refused)}; {remedy}", err=True)

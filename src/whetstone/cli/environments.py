@@ -22,7 +22,7 @@ from whetstone.capabilities import implements_protocol
 from whetstone.cli.check_output import print_check as show_check
 from whetstone.cli.effects import allow_effects_option, ask_once, call_tools_option, check_policy, report_refused
 from whetstone.cli.server_options import access_log_option, bind_socket, start_access_log
-from whetstone.cli.tasks import all_sources, read_options
+from whetstone.cli.tasks import list_sources, read_options
 from whetstone.environments.dependencies import check_requirements
 from whetstone.environments.protocol import OPTIONAL_OF_USERS, HasRequirements, SelfChecking, optional_protocols
 from whetstone.environments.registry import REWARD_OF
@@ -33,11 +33,11 @@ from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.evaluation.environment_checks import Contract, check_contract
 from whetstone.network.host_header import LOOPBACK
 from whetstone.plugins import (
+    bind_component,
     check_interface,
     find_part,
     get_component_options,
     instantiate_component,
-    named_part,
     validate_options,
 )
 from whetstone.recipe.settings import EnvironmentSettings
@@ -50,12 +50,12 @@ from whetstone.tools.side_effects import checked_effect, describe_effects, descr
 from whetstone.user_code import describe_exception
 
 
-@click.group()
-def environments() -> None:
+@click.group("environments")
+def environments_command() -> None:
     """Check an environment; serve one."""
 
 
-@environments.command()
+@environments_command.command("check")
 @click.argument("environment")
 @click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--tasks", "source", help="Task source [the source of the same name].")
@@ -71,7 +71,7 @@ def environments() -> None:
 @call_tools_option
 @allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(
+def check_environment_command(
     environment: str,
     options: tuple[str, ...],
     source: str | None,
@@ -101,7 +101,9 @@ def check(
     calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
     report_refused(calls, effects)
     if environment in calls.refused(effects):
-        raise RecipeError(f"nothing is checked: the environment {environment} is not played")
+        raise RecipeError(
+            f"{environment}: nothing is checked, because its side effects are not permitted; see --allow-effects"
+        )
     calls = replace(calls, effects=dict(settings.effects or {}))
     contract.make = functools.partial(assembly.apply_call_policy, contract.make, environment, calls)
     checks = asyncio.run(_run_check(contract, as_json))
@@ -114,7 +116,7 @@ def check(
     sys.exit(1 if bad else 0)
 
 
-@environments.command()
+@environments_command.command("serve")
 @click.argument("environment")
 @click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--tasks", "source", help="Task source [the source of the same name].")
@@ -138,7 +140,7 @@ def check(
 )
 @allow_effects_option
 @access_log_option("-")
-def serve(
+def serve_environment_command(
     environment: str,
     options: tuple[str, ...],
     source: str | None,
@@ -181,17 +183,22 @@ def serve(
 
 
 def _split_effects(environment: str, options: Sequence[str]) -> tuple[dict[str, Any], EnvironmentSettings]:
-    """Return the options without `effects`, and the settings of the environment with them.
+    """Split KEY=VALUE options into `effects` and options of the environment.
+
+    Returns:
+        Options without `effects`, and environment settings with the effects.
 
     Raises:
-        RecipeError: An option is not of the form KEY=VALUE, or an effect does not exist.
+        RecipeError: If an option does not have the form KEY=VALUE, or an effect does not exist.
     """
     values = read_options(options)
     declared = values.pop("effects", None)
     for name, effect in declared.items() if isinstance(declared, Mapping) else ():
         checked_effect(effect, f"effects.{name}")
     if declared is not None and not isinstance(declared, Mapping):
-        raise RecipeError(f"effects: effects by tool, such as {{refund: write}}, got {declared!r}")
+        raise RecipeError(
+            f"effects: expected a mapping from tools to effects, such as {{refund: write}}, got {declared!r}"
+        )
     return values, EnvironmentSettings(name=environment, effects=declared)
 
 
@@ -213,22 +220,30 @@ def create_contract(
     episodes: int = 20,
     max_turns: int = 60,
 ) -> Contract:
-    """Return the contract check of an environment by name.
+    """Create the contract check of an environment by name.
+
+    Args:
+        environment: Name of the environment, or `package.module:Class`.
+        options: Options of the environment, of its tasks, or of both.
+        source: Task source; None: the source with the environment's name.
+        reward: Reward; None: the verdict of the environment.
+        episodes: Number of episodes of the expert, and of random actions.
+        max_turns: Maximum number of turns per episode.
 
     Raises:
-        RecipeError: A name or option is wrong; the message has the nearest valid one.
+        RecipeError: If a name or option is wrong; the message has the nearest valid one.
     """
     part = _find_environment(environment)
     name = source or environment
     is_source = isinstance(part, type) and issubclass(part, whetstone.tasks.Source)
-    if (":" not in name and name not in all_sources()) or (":" in name and source is None and not is_source):
+    if (":" not in name and name not in list_sources()) or (":" in name and source is None and not is_source):
         problem = (
             f'--tasks: no task source "{source}"'
             if source
             else f"--tasks: missing; {environment} has no task source of its name"
         )
-        raise RecipeError(f"{problem}{did_you_mean(name, all_sources())}")
-    source_part = find_part("task source", name, all_sources(), optional=SOURCE_OPTIONAL)
+        raise RecipeError(f"{problem}{did_you_mean(name, list_sources())}")
+    source_part = find_part("task source", name, list_sources(), optional=SOURCE_OPTIONAL)
     own_options, task_options = get_component_options(part), get_component_options(source_part)
     for key in options:
         if key not in own_options and key not in task_options:
@@ -237,9 +252,11 @@ def create_contract(
     values = {key: value for key, value in options.items() if key in own_options}
     if isinstance(values.get("tools"), list):
         tools = whetstone.tools.TOOLS
-        values["tools"] = [named_part("tool", tool, tools, optional=TOOL_OPTIONAL) for tool in values["tools"]]
+        values["tools"] = [bind_component("tool", tool, tools, optional=TOOL_OPTIONAL) for tool in values["tools"]]
     if "user" in values:
-        values["user"] = named_part("user", values["user"], whetstone.environments.USERS, optional=OPTIONAL_OF_USERS)
+        values["user"] = bind_component(
+            "user", values["user"], whetstone.environments.USERS, optional=OPTIONAL_OF_USERS
+        )
     make = functools.partial(_create_environment, environment, validate_options(part, values))
     of_tasks = validate_options(source_part, {key: value for key, value in options.items() if key in task_options})
     judge = whetstone.rewards.make_reward(reward or REWARD_OF.get(environment, "verdict"), whetstone.rewards.REWARDS)
@@ -260,10 +277,10 @@ def create_contract(
 
 
 def _with_tasks(name: str, source: Any) -> whetstone.tasks.Source:
-    """Return the source after checking that it has a task.
+    """Check that a task source has at least one task, and return it.
 
     Raises:
-        RecipeError: It has no methods for tasks, or no task.
+        RecipeError: If the source lacks the methods of a task source, or has no task.
     """
     check_interface(source, whetstone.tasks.Source, "task source", name)
     try:
@@ -277,11 +294,14 @@ def _with_tasks(name: str, source: Any) -> whetstone.tasks.Source:
 
 
 def _create_environment(environment: str, options: Mapping[str, Any]) -> Any:
-    """Create an environment by name; a partial of this function can be pickled."""
+    """Create an environment by name.
+
+    A partial of this function can be pickled, for checks in a second process.
+    """
     return _find_environment(environment)(**options)
 
 
 def _find_environment(name: str) -> Any:
-    """Return an environment class, or a function that creates an environment for a game."""
+    """Return an environment class, or a function that wraps a game class as an environment."""
     part = find_part("environment", name, whetstone.environments.ENVIRONMENTS, optional=optional_protocols)
     return whetstone.environments.as_environment(part) if whetstone.environments.is_game(part) else part

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 _FEW = 100
 _HOST = re.compile(r"[\w.-]+:\d+(?:/.*)?|localhost(?:/.*)?")
-"""An address without a scheme."""
+"""Pattern of a server address without a scheme."""
 _OF_GROUPS = (
     "rollout.strategy", "rollout.group_size", "rollout.temperature", "rollout.budget_allocation",
     "rollout.start_states", "rollout.replay", "rollout.trajectory_filters", "rollout.dynamic_sampling",
     "rollout.group_timeout_seconds",
 )  # fmt: skip
-"""Keys of sampling in training; an evaluation has `evaluation.temperature` and the like."""
+"""Recipe keys of sampling in training, which evaluations do not read."""
 
 
-@click.command()
+@click.command("evaluate")
 @click.argument("run_or_recipe", shell_complete=shell_completion.recipes_or_runs)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=shell_completion.complete_overrides)
 @click.option("--policy", help="Policy to evaluate instead of the recipe's: a run, a model folder or a URL such as "
@@ -66,7 +66,7 @@ _OF_GROUPS = (
 @click.option("--inspect", type=click.Path(path_type=Path), help="Write an Inspect log with all episodes to this file.")
 @allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def evaluate(
+def evaluate_command(
     run_or_recipe: str,
     overrides: tuple[str, ...],
     policy: str | None,

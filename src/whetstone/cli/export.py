@@ -10,11 +10,11 @@ import click
 import whetstone.policies
 from whetstone import training
 from whetstone.cli import shell_completion
-from whetstone.cli.policy_argument import at_checkpoint, member_option
+from whetstone.cli.policy_argument import member_option, resolve_checkpoint
 from whetstone.errors import RecipeError
 
 
-@click.command()
+@click.command("export")
 @click.argument("run_or_model", shell_complete=shell_completion.run_folders)
 @click.option("--output-dir", type=click.Path(path_type=Path), required=True, help="Output directory; must not exist.")
 @click.option("--checkpoint", metavar="step-N", help="Checkpoint of the run [the last one].")
@@ -27,7 +27,7 @@ from whetstone.errors import RecipeError
 @click.option("--gguf", is_flag=True, help="Also write a GGUF file and an Ollama Modelfile.")
 @click.option("--chat-template", type=click.Choice(["training", "original"]), default="training", show_default=True,
               help="Render tools as in training, or keep the template of the model.")  # fmt: skip
-def export(
+def export_command(
     run_or_model: str,
     output_dir: Path,
     checkpoint: str | None,
@@ -47,9 +47,9 @@ def export(
     holds adapters that name it.
     """
     if merge and adapter:
-        raise RecipeError("--adapter: cannot be combined with --merged")
+        raise RecipeError("--adapter: cannot be combined with --merged; use one of both")
     exported = training.export_model(
-        at_checkpoint(run_or_model, checkpoint),
+        resolve_checkpoint(run_or_model, checkpoint),
         output_dir,
         weights="merged" if merge else "adapter" if adapter else "auto",
         dtype=cast("whetstone.policies.ExportPrecision | None", dtype),

@@ -1,4 +1,4 @@
-"""Text of a message, and of the results and alarms of a run, for the terminal."""
+"""Formatting of messages, tool statistics, results and alarms for the terminal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ _MAX_TOOLS = 8
 
 
 def format_message(message: Message) -> str:
-    """Format a message, with its role first."""
+    """Format a message for the terminal: its role, text and tool calls."""
     calls = "".join(f"  → {call.name}({call.arguments})" for call in message.tool_calls)
     unread = "".join(f"  ✗ {what}" for what in message.malformed)
     return sanitize_text(f"  {message.role:<10} {message.text}{calls}{unread}")
 
 
 def show_tools(tools: Mapping[str, ToolStatistics]) -> None:
-    """Print a line for each of the most frequently called tools: calls, errors, cut results, seconds."""
+    """Print one line per tool: calls, errors, cut results, seconds.
+
+    The most frequently called tools come first.
+    """
     for name, tool in list(tools.items())[:_MAX_TOOLS]:
         errors = f"  errors {tool.error_fraction:.0%}" if tool.error_fraction else ""
         errors += f" ({tool.failed / tool.calls:.0%} of the tool)" if tool.failed else ""
@@ -50,10 +53,10 @@ def _stage_results(summary: Mapping[str, Any] | None) -> list[StageResult]:
 
 
 def load_judgment(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the results of the stages and the alarms of a run as JSON.
+    """Return the results of a run's stages and its alarms, as JSON values.
 
     Args:
-        summary: None if the run is not finished.
+        summary: Content of `summary.json`; None if the run is not finished.
         rows: Rows of `metrics.jsonl`.
     """
     stages = [result.to_json() for result in _stage_results(summary)]
@@ -62,7 +65,12 @@ def load_judgment(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str,
 
 
 def show_judgment(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the result of each stage, and the alarms; the arguments are those of `load_judgment`."""
+    """Print the result of each stage of a run, and its alarms.
+
+    Args:
+        summary: Content of `summary.json`; None if the run is not finished.
+        rows: Rows of `metrics.jsonl`.
+    """
     for result in _stage_results(summary):
         click.secho(sanitize_text(result.sentence), fg={"better": "green", "worse": "red"}.get(result.outcome))
     alarms = find_alarms(rows)

@@ -28,17 +28,17 @@ def import_recipe(kind: str, file: Path, output: Path | None, as_json: bool) -> 
     """
     translation = translate_config(kind, read_config(kind, file))
     page = StringIO()
-    YAML().dump(translation.nested(), page)
+    YAML().dump(translation.to_nested_keys(), page)
     if output is not None:
         write_text(output, page.getvalue())
     if as_json:
-        report = {status.replace(" ", "_"): translation.lines(status) for status in STATUSES}
-        click.echo(to_json({"recipe": translation.nested(), **report}))
+        report = {status.replace(" ", "_"): translation.format_entries(status) for status in STATUSES}
+        click.echo(to_json({"recipe": translation.to_nested_keys(), **report}))
         return
     if output is None:
         click.echo(page.getvalue())
     for status in STATUSES:
-        for line in translation.lines(status):
+        for line in translation.format_entries(status):
             click.echo(f"{status:<10} {line}", err=output is None)
     if output is not None:
         click.echo(f"wrote {output}; next: whetstone doctor {output}")

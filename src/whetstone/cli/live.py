@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from whetstone.serving import Keys
 
 
-@click.command()
+@click.command("live")
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False),
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
               help="Close an episode after this many seconds without a request.")  # fmt: skip
 @allow_effects_option
 @access_log_option("-")
-def live(
+def live_command(
     recipe: str,
     overrides: tuple[str, ...],
     run_dir: Path | None,
@@ -81,10 +81,12 @@ def live(
 
 
 def _permit_calls(resolved: Resolved) -> Resolved:
-    """Return the recipe with permission for the real calls of `live.guard`; the calls of clients are the clients'.
+    """Return the recipe with permission for the real tool calls of `live.guard`.
+
+    Tool calls of clients are made by the clients, so they need no permission.
 
     Raises:
-        RecipeError: Nothing permits them.
+        RecipeError: If neither the recipe nor an option permits the calls.
     """
     if resolved.recipe.live is None or resolved.recipe.live.guard is None:
         return resolved
@@ -95,7 +97,10 @@ def _permit_calls(resolved: Resolved) -> Resolved:
 
 
 def default_folder(recipe: str, name: str) -> Path:
-    """Return the default directory of a live run: next to the run it starts from, else in `runs`."""
+    """Return the default directory of a live run.
+
+    It is next to the run that the policy comes from, otherwise in `runs`.
+    """
     run = Path(recipe)
     return (run.resolve().parent if (run / "recipe.yaml").is_file() else Path("runs")) / f"{name}-live"
 
@@ -106,7 +111,9 @@ def _load(recipe: str, overrides: tuple[str, ...]) -> Resolved:
         return load_recipe(recipe, overrides)
     checkpoint = whetstone.record.kept_checkpoint(run)
     if checkpoint is None:
-        raise RunDirectoryError(f"{run}: no checkpoint that can be read")
+        raise RunDirectoryError(
+            f"{run}: no checkpoint that can be read; resume the run until its first checkpoint is saved"
+        )
     begins = {"policy.path": str(checkpoint.resolve()), "policy.tiny": None, "policy.revision": None}
     resolved = replace(whetstone.record.run_recipe(run).with_changes(begins), name=run.resolve().name)
     return resolved.with_overrides(overrides) if overrides else resolved

@@ -1,4 +1,7 @@
-"""Entry point of the `whetstone` command: lazy subcommands, and one line with exit code 2 for user errors."""
+"""Entry point of the `whetstone` command: imports subcommands lazily, and prints errors.
+
+An error of the user, or in the user's code, is one line and exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,6 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import click
 from click.shell_completion import CompletionItem
 
-from whetstone.cli.examples import with_examples
 from whetstone.errors import WhetstoneError, did_you_mean
 from whetstone.masking import mask_message
 from whetstone.optional_dependencies import get_package_version
@@ -33,19 +35,39 @@ from whetstone.user_code import describe_mistake
 
 _TABLES = tomllib.loads((files("whetstone.cli") / "commands.toml").read_text("utf-8"))
 COMMANDS: Mapping[str, Sequence[str]] = _TABLES["commands"]
-"""Module and object of each command, and its line in the list of commands. A command is imported when it is called,
-because most of them import packages that take seconds."""
+"""Module and function of each command, and its line in the list of commands. A command is imported when it is called,
+because most commands import packages that take seconds."""
 RENAMED: Mapping[str, str] = _TABLES["renamed"]
 """Old name → new name of commands and options of an earlier release."""
 
 
+EXAMPLES: Mapping[str, Sequence[str]] = tomllib.loads((files("whetstone.cli") / "examples.toml").read_text("utf-8"))
+"""Example lines of each command, from `examples.toml`."""
+
+
+def with_examples(command: click.Command, name: str) -> click.Command:
+    """Add the examples of a command and its subcommands to their help.
+
+    Args:
+        command: The command.
+        name: Name of the command on the command line after `whetstone`.
+    """
+    lines = EXAMPLES.get(name)
+    if lines is not None:
+        command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+    if isinstance(command, click.Group):
+        for below, other in command.commands.items():
+            with_examples(other, f"{name} {below}")
+    return command
+
+
 class _LoadingNotice(MetaPathFinder):
-    """Print a line before PyTorch is imported, which takes seconds."""
+    """Import finder that prints a line before PyTorch is imported, which takes seconds."""
 
     was_printed = False
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Print the line if PyTorch is asked for; the module is found by another finder."""
+        """Print the line if PyTorch is imported; another finder finds the module."""
         if fullname == "torch" and not self.was_printed:
             self.was_printed = True  # the finder stays: the import system iterates over the list
             with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is full or closed
@@ -53,11 +75,15 @@ class _LoadingNotice(MetaPathFinder):
 
 
 class _ReaderLeft(Exception):
-    """The reader of the output closed its pipe, as in `whetstone rollout demo | head`."""
+    """The reader of standard output closed its pipe, as in `whetstone rollout demo | head`."""
 
 
 class _Broken(Exception):
-    """A pipe other than standard output or error broke."""
+    """A pipe other than standard output or standard error broke.
+
+    Args:
+        error: Error of the pipe.
+    """
 
     def __init__(self, error: BrokenPipeError) -> None:
         super().__init__(str(error))
@@ -65,17 +91,17 @@ class _Broken(Exception):
 
 
 class _Commands(click.Group):
-    """Commands that are imported when they are called.
+    """Group of commands that are imported when they are called.
 
     A BrokenPipeError of another pipe is raised in a wrapper, because click would exit without a message.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands."""
+        """Return the names of all commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """Import and return a command."""
+        """Import a command, and return it with its examples."""
         if cmd_name in RENAMED:
             ctx.fail(f"{cmd_name}: renamed to {RENAMED[cmd_name]}")
         if cmd_name not in COMMANDS:
@@ -84,19 +110,19 @@ class _Commands(click.Group):
         return with_examples(getattr(importlib.import_module(f"whetstone.cli.{module}"), name), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing one."""
+        """Write the list of commands into the help without importing a command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, description) for name, (_, description) in COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete names of commands and options without importing a command."""
+        """Complete the names of commands and options without importing a command."""
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [
             CompletionItem(n, help=description) for n, (_, description) in COMMANDS.items() if n.startswith(incomplete)
         ] + options
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a subcommand."""
+        """Run a subcommand, and distinguish the causes of a broken pipe."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
@@ -117,7 +143,11 @@ def cli(ctx: click.Context, traceback: bool) -> None:
 
 
 def main() -> None:
-    """Run the command; an error of the user or in the user's code is one line and exit code 2."""
+    """Run the command line, and exit with its code.
+
+    An error of the user, or in the user's code, is printed as one line, and the exit code is 2. A bug of Whetstone
+    prints its traceback. A signal exits with 128 plus its number.
+    """
     options = {"traceback": False}
     if "torch" not in sys.modules:
         sys.meta_path.insert(0, _LoadingNotice())
@@ -159,14 +189,14 @@ def main() -> None:
 
 
 def _print_masked(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print a traceback without the secrets of the recipe."""
+    """Print a traceback in which the secrets of the recipe are masked."""
     text = "".join(traceback_module.format_exception(kind, error, traceback))
     with contextlib.suppress(OSError, ValueError):
         print(mask_message(text), end="", file=sys.stderr, flush=True)
 
 
 def _complain(line: str) -> None:
-    """Print a line on standard error, if it can be written."""
+    """Print an error line on standard error; a failure to write is ignored."""
     with contextlib.suppress(OSError, ValueError):
         print(f"whetstone: {mask_message(line)}", file=sys.stderr, flush=True)
 
@@ -175,14 +205,17 @@ _LOST = {errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EDQUOT}
 
 
 def _lost_output(error: Exception) -> str | None:
-    """Return the line for output that cannot be written, such as to a full disk; None for another error."""
+    """Return an error line if the output cannot be written, such as to a full disk.
+
+    None for any other error.
+    """
     if not isinstance(error, OSError) or error.filename is not None or error.errno not in _LOST:
         return None
     return f"the output cannot be written: {error.strerror}" if _place_is_output(error) else None
 
 
 def _place_is_output(error: Exception) -> bool:
-    """Return whether click or the command itself wrote when the error was raised."""
+    """Return whether an error was raised while click, rich or a command wrote output."""
     last = traceback_module.extract_tb(error.__traceback__)[-1].filename
     return f"{os.sep}click{os.sep}" in last or f"{os.sep}rich{os.sep}" in last or os.path.dirname(__file__) in last
 
@@ -191,7 +224,7 @@ _NO_MEMORY = ("can't allocate memory", "not enough memory", "failed to map segme
 
 
 def _no_memory(error: Exception) -> str | None:
-    """Return the line for an allocation that failed; None for another error."""
+    """Return an error line if memory could not be allocated; None for any other error."""
     text = str(error).partition("\n")[0]
     if isinstance(error, WhetstoneError):
         return None
@@ -204,7 +237,7 @@ def _no_memory(error: Exception) -> str | None:
 
 
 def _release_output() -> None:
-    """Redirect an output that cannot be written to nowhere, so that the interpreter does not complain at exit."""
+    """Redirect output streams that cannot be written, so that the exit prints no error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -216,7 +249,7 @@ def _release_output() -> None:
 
 
 def _find_renamed(refused: click.ClickException) -> str | None:
-    """Return the old name of an option or command that was renamed in the last release, if it caused the error."""
+    """Return the old name of a renamed option or command that caused a usage error, or None."""
     if isinstance(refused, click.NoSuchOption):
         called = refused.option_name
     elif isinstance(refused, click.UsageError) and refused.ctx is not None and refused.ctx.info_name is not None:

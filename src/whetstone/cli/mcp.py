@@ -10,14 +10,14 @@ import click
 
 import whetstone.tools
 from whetstone.errors import RecipeError
-from whetstone.plugins import named_part
+from whetstone.plugins import bind_component
 from whetstone.tools.mcp_tools import serve_tools
 from whetstone.tools.protocol import OPTIONAL
 
 
-@click.command()
+@click.command("mcp")
 @click.argument("tools", nargs=-1, required=True)
-def mcp(tools: tuple[str, ...]) -> None:
+def mcp_command(tools: tuple[str, ...]) -> None:
     """Serve TOOLS over standard input and output, by the Model Context Protocol.
 
     Each is a name (`python`, `package.module:function`) or JSON with a name and options:
@@ -28,8 +28,8 @@ def mcp(tools: tuple[str, ...]) -> None:
 
 def _tool(text: str) -> Any:
     if not text.startswith("{"):
-        return named_part("tool", text, whetstone.tools.TOOLS, optional=OPTIONAL)
+        return bind_component("tool", text, whetstone.tools.TOOLS, optional=OPTIONAL)
     try:
-        return named_part("tool", json.loads(text), whetstone.tools.TOOLS, optional=OPTIONAL)
+        return bind_component("tool", json.loads(text), whetstone.tools.TOOLS, optional=OPTIONAL)
     except ValueError as error:
         raise RecipeError(f"{text}: {error}") from None

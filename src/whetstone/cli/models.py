@@ -12,10 +12,10 @@ from whetstone.strict_json import to_json
 from whetstone.tools.sanitize_text import sanitize_text
 
 
-@click.group(invoke_without_command=True)
+@click.group("models", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.pass_context
-def models(ctx: click.Context, as_json: bool) -> None:
+def models_command(ctx: click.Context, as_json: bool) -> None:
     """List the pretrained models on this machine and those that can be downloaded by name; add one."""
     if ctx.invoked_subcommand is not None:
         return
@@ -38,10 +38,10 @@ def models(ctx: click.Context, as_json: bool) -> None:
         click.echo(f"  not fetched  {published.licence}  {published.says}\n  whetstone models add {name}")
 
 
-@models.command()
+@models_command.command("add")
 @click.argument("model")
 @click.option("--name", help="Name of the model [that of the file].")
-def add(model: str, name: str | None) -> None:
+def add_model_command(model: str, name: str | None) -> None:
     """Add MODEL, a published model's name or a GGUF file, as a Hugging Face folder that recipes can name."""
     file = Path(model)
     if model in whetstone.policies.PUBLISHED and not file.is_file():

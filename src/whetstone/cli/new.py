@@ -23,18 +23,18 @@ _PLACEHOLDER = re.compile(r"(?<![A-Za-z])starter(?![A-Za-z])")
 KINDS = ("recipe", "tool", "environment", "reward", "task", "method")
 
 
-@click.command()
+@click.command("new")
 @click.argument("kind", metavar="|".join(KINDS))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-def new(kind: str, folder: Path) -> None:
+def new_command(kind: str, folder: Path) -> None:
     """Write a template of a recipe, tool, environment, reward, task or method into DIR, which must not exist.
 
     It runs unchanged: a file to edit, a recipe that trains with it, and a test that plain `pytest` passes. The files
     are named after DIR: `whetstone new tool shop` writes shop/shop_tools.py.
     """
-    files = written_files(kind, folder)
+    files = render_template(kind, folder)
     if folder.exists():
-        raise RecipeError(f"{folder}: exists; nothing was written. Choose another name")
+        raise RecipeError(f"{folder}: exists already, nothing was written; choose another name")
     with new_folder(folder) as aside:
         for name, text in files.items():
             (aside / name).write_text(text, encoding="utf-8")
@@ -43,15 +43,18 @@ def new(kind: str, folder: Path) -> None:
     click.echo(f"next: cd {shlex.quote(str(folder))} && pytest && whetstone train recipe.yaml")
 
 
-def written_files(kind: str, folder: Path) -> dict[str, str]:
-    """Return the files of a template: name → text.
+def render_template(kind: str, folder: Path) -> dict[str, str]:
+    """Render the files of a template.
 
     Args:
-        kind: One of `KINDS`.
-        folder: Its last part is the name: lowercase letters, digits and underscores, starting with a letter.
+        kind: Kind of template, one of `KINDS`.
+        folder: Folder whose last part is the name: lowercase letters, digits and underscores, starting with a letter.
+
+    Returns:
+        File name → text.
 
     Raises:
-        RecipeError: The kind does not exist, the name is not valid in Python, or the new module would hide another.
+        RecipeError: If the kind does not exist, the name is not valid in Python, or the new module would hide another.
     """
     if kind not in KINDS:
         raise RecipeError(f'no template named "{kind}"{did_you_mean(kind, KINDS)}')

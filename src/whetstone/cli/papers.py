@@ -33,7 +33,7 @@ def papers_command(paper: str | None, as_json: bool) -> None:
 
 
 def format_paper(paper: Paper) -> list[str]:
-    """Return claim, component and verdicts of one paper as lines."""
+    """Format the claim, component and verdicts of one paper as lines."""
     arxiv = f"  arXiv:{paper.arxiv}" if paper.arxiv else ""
     analogy = " (by analogy)" if paper.analogy else ""
     lines = [f"{paper.title}{arxiv}", f"claim{analogy}: {paper.claim}", f"component: {paper.mechanism or 'none'}"]

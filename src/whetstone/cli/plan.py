@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from whetstone.training import RunCost, StageCost
 
 
-@click.command()
+@click.command("plan")
 @click.argument("recipe", shell_complete=shell_completion.complete_recipes)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=shell_completion.complete_overrides)
 @click.option("--trial", is_flag=True, help="Measure a few updates on this machine, about 30 seconds.")
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 )
 @allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan(
+def plan_command(
     recipe: str,
     overrides: tuple[str, ...],
     trial: bool,
@@ -77,7 +77,7 @@ def plan(
 
 
 def describe_cost(cost: RunCost) -> str:
-    """Return the cost of a run as a table with a line for memory and basis."""
+    """Format the cost of a run as a table, with a line for memory and basis."""
     text, table = io.StringIO(), Table(box=None, pad_edge=False)
     is_bound = cost.calls_per_turn == 1
     sign = "" if cost.trial is not None else "≤ " if is_bound else "~ "

@@ -1,4 +1,4 @@
-"""Argument RUN_OR_MODEL: a run at its last checkpoint, or a model as in `policy.path`."""
+"""Loading of the argument RUN_OR_MODEL: a run at its last checkpoint, or a model."""
 
 from __future__ import annotations
 
@@ -22,20 +22,24 @@ member_option = click.option("--member", metavar="NAME", help="Model of a run wi
 
 
 def is_run_or_checkpoint(path: Path) -> bool:
-    """Return True for the directory of a run, or of a checkpoint in it."""
+    """Return whether a path is a run directory, or a checkpoint in one."""
     return (path / "recipe.yaml").is_file() or whetstone.record.run_of_checkpoint(path) is not None
 
 
-def at_checkpoint(run_or_model: str, checkpoint: str | None) -> str:
-    """Return the folder of a checkpoint of a run, or the run itself without one.
+def resolve_checkpoint(run_or_model: str, checkpoint: str | None) -> str:
+    """Return the folder of a checkpoint of a run.
+
+    Args:
+        run_or_model: Run directory or model.
+        checkpoint: Name of the checkpoint, such as `step-50`; None: the argument is returned unchanged.
 
     Raises:
-        WhetstoneError: It is not a run, or has no such checkpoint.
+        WhetstoneError: If a checkpoint is given and the argument is not a run, or the run has no such checkpoint.
     """
     if checkpoint is None:
         return run_or_model
     if not (Path(run_or_model) / "recipe.yaml").is_file():
-        raise RecipeError(f"--checkpoint: {run_or_model} is not a run; name a run")
+        raise RecipeError(f"--checkpoint: {run_or_model} is not a run directory; name one, or omit the option")
     return str(whetstone.record.find_checkpoint(Path(run_or_model), checkpoint))
 
 
@@ -47,26 +51,26 @@ def load_policy_argument(
     member: str | None = None,
     ask: Ask | None = None,
 ) -> RunComponents:
-    """Build the components of a run, or of a recipe with this model.
+    """Build the components of a run, or of a recipe with a model.
 
     Args:
         run_or_model: Argument of the command.
         overrides: Overrides of recipe keys.
         recipe: Recipe with the tools for a model; None: no tools.
-        member: Model of a run with several, which requires one.
-        ask: Asks for permission to call tools that change something; None: no tool is called.
+        member: Member of `policies` to load; required for a run with several members.
+        ask: Function that asks for permission to call tools with side effects; None: such tools are not called.
 
     Raises:
-        RecipeError: It is neither a run nor a model, or `recipe` is set for a run.
+        RecipeError: If the argument is neither a run nor a model, or `recipe` is set for a run.
     """
     run = Path(run_or_model)
     if is_run_or_checkpoint(run):
         if recipe is not None:
-            raise RecipeError("--recipe: a run has its own")
+            raise RecipeError("--recipe: has no effect for a run, which has its own recipe; omit the option")
         training.require_member(run, member)
         agent = training.load_agent(run_or_model, overrides, member=member)
     elif member is not None:
-        raise RecipeError(f"--member: {run_or_model} is not a run; name a run")
+        raise RecipeError(f"--member: {run_or_model} is not a run directory; name one, or omit the option")
     elif run_or_model in (*built_in_recipes(), *built_in_methods()) or run.suffix in (".yaml", ".yml"):
         raise RecipeError(f"{run_or_model}: is a recipe; name a run of it, or a model with --recipe {run_or_model}")
     else:

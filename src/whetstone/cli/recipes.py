@@ -22,10 +22,10 @@ from whetstone.strict_json import to_json
 _SHOWN = 60
 
 
-@click.group(invoke_without_command=True)
+@click.group("recipes", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.pass_context
-def recipes(context: click.Context, as_json: bool) -> None:
+def recipes_command(context: click.Context, as_json: bool) -> None:
     """List recipes and methods: name, paper, components and requirements. Apply a method to any recipe with
     `with=METHOD`."""
     if context.invoked_subcommand is not None:
@@ -48,11 +48,11 @@ def recipes(context: click.Context, as_json: bool) -> None:
         click.echo()
 
 
-@recipes.command()
+@recipes_command.command("show")
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[with=METHOD,...] [KEY=VALUE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the value and the origin of each key.")
-def show(recipe: str, overrides: tuple[str, ...], as_json: bool) -> None:
+def show_recipe_command(recipe: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print all keys of RECIPE, with methods and overrides applied, and the origin of each value."""
     resolved = load_recipe(recipe, overrides)
     print_notices(resolved)
@@ -79,7 +79,7 @@ def _method_row(name: str) -> dict[str, Any]:
 
 
 def _format_value(value: Any) -> str:
-    """Format a value, or the names of components."""
+    """Format a value of a recipe; components are formatted as their names."""
     if isinstance(value, list):
         return ", ".join(map(_format_value, value))
     if isinstance(value, Mapping):

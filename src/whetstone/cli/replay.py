@@ -15,10 +15,10 @@ from whetstone.cli.unused_overrides import warn_unused_overrides
 from whetstone.strict_json import to_json
 
 _UNREAD = ("policy", "supervised", "rollout", "curriculum", "evaluation", "ablations")
-"""Keys that affect only sampling or earlier stages."""
+"""Recipe keys that affect only sampling or earlier stages, so that a replay does not read them."""
 
 
-@click.command()
+@click.command("replay")
 @click.argument(
     "run_dir", type=click.Path(path_type=Path, file_okay=False), shell_complete=shell_completion.run_folders
 )
@@ -26,7 +26,7 @@ _UNREAD = ("policy", "supervised", "rollout", "curriculum", "evaluation", "ablat
 @click.option("--updates", is_flag=True,
               help="Also recompute the updates, from the earliest available checkpoint.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def replay(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_json: bool) -> None:
+def replay_command(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_json: bool) -> None:
     """Recompute the recorded results of RUN_DIR, without tool calls or sampling; nothing is written.
 
     If keys are changed (reward=my.module:mine), the differences are shown. Without changes there must be none: the exit

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 _MOST_TURNS = 60
 
 
-@click.group()
-def rewards() -> None:
+@click.group("rewards")
+def rewards_command() -> None:
     """Audit a reward; train a reward model; list rewards."""
 
 
-@rewards.command("list")
+@rewards_command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def listed(as_json: bool) -> None:
+def list_rewards_command(as_json: bool) -> None:
     """List all built-in rewards with their descriptions."""
     descriptions = {
         name: (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")
@@ -49,7 +49,7 @@ def listed(as_json: bool) -> None:
         click.echo(f" {text}")
 
 
-@rewards.command()
+@rewards_command.command()
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
@@ -114,14 +114,14 @@ def train_model(
         click.echo(f"{path}  validation accuracy {accuracy:.1%} on the pairs of {num_held_out} held-out tasks")
 
 
-@rewards.command()
+@rewards_command.command("audit")
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--tasks", default=6, show_default=True, type=click.IntRange(min=1), help="Number of tasks.")
 @call_tools_option
 @allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def audit(
+def audit_reward_command(
     recipe: str, overrides: tuple[str, ...], tasks: int, call_tools: bool, allow_effects: bool, as_json: bool
 ) -> None:
     """Audit the reward of RECIPE for reward hacking: whether a policy that does not solve the task is rewarded.
@@ -153,10 +153,10 @@ def audit(
 
 
 def _audit(resolved: Resolved, tasks: int, *, call_tools: bool, allow_effects: bool) -> Audit:
-    """Return the audit of a recipe's reward; report the tools that it does not call.
+    """Audit the reward of a recipe, and report the tools that are not called.
 
     Raises:
-        WhetstoneError: Same as for `assemble`; or the environment is not played.
+        WhetstoneError: If the recipe is invalid, or its environment is not played because of its side effects.
     """
     effects = training.tool_effects(resolved)
     calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
@@ -164,16 +164,18 @@ def _audit(resolved: Resolved, tasks: int, *, call_tools: bool, allow_effects: b
     settings = resolved.recipe.environment
     if settings.name in calls.refused(effects):
         raise RecipeError(f"nothing is audited: the environment {settings.name} is not played")
-    source, make, reward = assembly.scoring_components(resolved, calls)
+    source, make, reward = assembly.build_scoring_components(resolved, calls)
     turns = min(_MOST_TURNS, settings.max_turns)
     return whetstone.evaluation.audit.Audit(make, source, reward, tasks=tasks, max_turns=turns)
 
 
 def _verdict(tried: Audit, name: str, bad: list[str]) -> str:
-    """Return the last line of an audit.
+    """Format the last line of an audit.
 
     Args:
-        bad: The names of the checks that failed.
+        tried: Result of the audit.
+        name: Name of the reward.
+        bad: Names of the checks that failed.
     """
     if not tried.tried:
         return "undecided: no task was played"

@@ -20,7 +20,7 @@ from whetstone.cli.format_message import format_message, show_tools
 from whetstone.cli.unused_overrides import LEARNING, warn_unused_overrides
 from whetstone.errors import RecipeError
 from whetstone.strict_json import to_json
-from whetstone.tool_calls import describe_failing_tools, tool_statistics
+from whetstone.tool_calls import compute_tool_statistics, describe_failing_tools
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Trajectory
 
@@ -34,14 +34,14 @@ _OF_GROUPS = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command("rollout")
 @click.argument("run_or_recipe", shell_complete=shell_completion.recipes_or_runs)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=shell_completion.complete_overrides)
 @click.option("-n", "count", type=click.IntRange(min=1), default=3, show_default=True, help="Number of episodes.")
 @click.option("--expert", is_flag=True, help="Play with the expert of the task source instead of the policy.")
 @allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per episode.")
-def rollout(
+def rollout_command(
     run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: bool, allow_effects: bool, as_json: bool
 ) -> None:
     """Play episodes of RUN_OR_RECIPE on training tasks and show them as conversations."""
@@ -62,9 +62,9 @@ def rollout(
     policy, memory = training.final_agent(run, trust_remote_code=trusted) if run is not None else (None, None)
     assembly = whetstone.assembly.assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
     if expert and not isinstance(assembly.demonstration_source, whetstone.tasks.Expert):
-        raise RecipeError(f'--expert: the source "{resolved.recipe.tasks.source}" has no expert')
+        raise RecipeError(f'--expert: the source "{resolved.recipe.tasks.source}" has no expert; omit the option')
     trajectories = asyncio.run(_sample(assembly, count, expert))
-    tools = tool_statistics(call for trajectory in trajectories for call in trajectory.calls)
+    tools = compute_tool_statistics(call for trajectory in trajectories for call in trajectory.calls)
     for line in describe_failing_tools(tools):
         click.secho(sanitize_text(f"whetstone: {line}"), err=True)
     for trajectory in trajectories:
@@ -78,12 +78,12 @@ def rollout(
 
 async def _sample(assembly: RunComponents, count: int, expert: bool) -> list[Trajectory]:
     recipe = assembly.resolved.recipe
-    engine = assembly.engine()
+    engine = assembly.build_engine()
     try:
         actor = (
             assembly.expert_actor() if expert else assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
         )
-        collector = assembly.collector(actor, method=None if expert else assembly.method)
+        collector = assembly.build_collector(actor, method=None if expert else assembly.method)
         plans = whetstone.rollout.make_plans((assembly.source.task(index) for index in range(count)), seed=recipe.seed)
         return await asyncio.gather(*map(collector.sample, plans))
     finally:

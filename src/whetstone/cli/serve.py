@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 import whetstone.serving
-from whetstone.cli.policy_argument import at_checkpoint, is_run_or_checkpoint, load_policy_argument, member_option
+from whetstone.cli.policy_argument import is_run_or_checkpoint, load_policy_argument, member_option, resolve_checkpoint
 from whetstone.cli.server_options import access_log_option, bind_socket, load_api_keys, server_url, start_access_log
 from whetstone.cli.unused_overrides import LEARNING, warn_unused_overrides
 from whetstone.data.redacting import Redacting
@@ -24,7 +24,7 @@ from whetstone.serving.http_server import build_server
 from whetstone.serving.human_in_the_loop import PeopleQueue, people_routes
 from whetstone.serving.reward_scoring import RewardScorer
 from whetstone.trajectory import Trajectory
-from whetstone.trajectory_json import encoded_trajectory
+from whetstone.trajectory_json import encode_trajectory
 
 if TYPE_CHECKING:
     from whetstone.assembly import RunComponents
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 
 
-@click.command()
+@click.command("serve")
 @click.argument("run_or_model")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address on which the server listens.")
@@ -76,7 +76,7 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
               help="Close an episode after this many seconds without a request.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for sampling.")
 @access_log_option("-")
-def serve(
+def serve_command(
     run_or_model: str,
     overrides: tuple[str, ...],
     address: str,
@@ -116,7 +116,7 @@ def serve(
     if judge and record is None:
         raise RecipeError("--judge: requires --record FILE")
     name = name or Path(run_or_model).name
-    run_or_model = at_checkpoint(run_or_model, checkpoint)
+    run_or_model = resolve_checkpoint(run_or_model, checkpoint)
     if judge and not is_run_or_checkpoint(Path(run_or_model)):
         raise RecipeError(f"--judge: {run_or_model} is a model without a reward; name a run")
     unread = [key for key in _OF_EPISODES if not (judge and key == "reward")]
@@ -132,7 +132,7 @@ def serve(
 
 def _create_key(keys: Path | None, name: str, role: str, limits: dict[str, int | None]) -> str:
     if keys is None:
-        raise RecipeError("--new-key: into which file? (--keys FILE)")
+        raise RecipeError("--new-key: requires --keys FILE, the file that stores the new key")
     return whetstone.serving.create_key(keys, name, role, **limits)
 
 
@@ -151,7 +151,7 @@ async def _serve(
     seed: int,
 ) -> None:
     assembly = load_policy_argument(run_or_model, overrides, None, member=member)
-    engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
+    engine = assembly.build_engine(heard=lambda line: click.echo(line, err=True))
     taken_out = find_redactor(redact) if redact is not None else None
     redacting = Redacting(assembly.chat, taken_out) if taken_out is not None else None
     writer = RecordFile(record, redacting) if record is not None else None
@@ -181,7 +181,9 @@ def _judging(assembly: RunComponents, over: Callable[[Trajectory], None]) -> Rew
 
 
 class RecordFile:
-    """A file of trajectories, one per line, each flushed to disk before the next.
+    """File of trajectories, one per line, each flushed to disk before the next.
+
+    `whetstone serve --record FILE` appends to it.
 
     Args:
         path: Path of the file.
@@ -201,7 +203,7 @@ class RecordFile:
                 )
                 return
         with open(self.path, "ab") as file:
-            file.write(encoded_trajectory(trajectory) + b"\n")
+            file.write(encode_trajectory(trajectory) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         self.count += 1

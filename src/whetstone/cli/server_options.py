@@ -1,4 +1,4 @@
-"""Options and sockets of the commands that start a server: address, API keys, access log."""
+"""Options and sockets that the server commands share: address, API keys, access log."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from whetstone.serving.api_keys import Keys
 
 
 def access_log_option(default: str) -> Callable[[Any], Any]:
-    """Return the option `--access-log` of a command."""
+    """Return a decorator that adds the option `--access-log` to a command.
+
+    Args:
+        default: Default of the option: a path, `-` or `off`.
+    """
     text = "File for one line per request; - is standard error, off disables the log."
     return click.option("--access-log", metavar="FILE", default=default, show_default=True, help=text)
 
 
 def start_access_log(target: str) -> None:
-    """Write the access log to a file, or to standard error.
+    """Start the access log of a server.
 
     Args:
         target: Path of the file; `-` is standard error; `off` disables the log.
 
     Raises:
-        RecipeError: The file cannot be opened.
+        RecipeError: If the file cannot be opened.
     """
     handler: logging.Handler
     try:
@@ -48,8 +52,12 @@ def start_access_log(target: str) -> None:
 def load_api_keys(address: str, file: Path | None) -> Keys:
     """Load the API keys of a server.
 
+    Args:
+        address: Address on which the server listens.
+        file: File with API keys; None: only requests from localhost are accepted.
+
     Raises:
-        RecipeError: The address is not localhost, and there are no keys.
+        RecipeError: If the address is not localhost, and there are no keys.
     """
     known = Keys.read(file) if file is not None else Keys()
     if not len(known) and address not in LOOPBACK:
@@ -60,7 +68,7 @@ def load_api_keys(address: str, file: Path | None) -> Keys:
 
 
 def server_url(bound: socket.socket) -> str:
-    """Return the `base_url` for clients."""
+    """Return the URL of a server for clients, from its listening socket."""
     host, port = bound.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
@@ -68,11 +76,15 @@ def server_url(bound: socket.socket) -> str:
 def bind_socket(address: str, port: int) -> socket.socket:
     """Bind a listening socket with TCP_NODELAY.
 
-    asyncio sets TCP_NODELAY only if the socket reports the protocol TCP, which Python's does not. Without it, every
-    response waits 40 ms.
+    asyncio sets TCP_NODELAY only if the socket reports the protocol TCP, which Python's does not. Without TCP_NODELAY,
+    every response waits 40 ms.
+
+    Args:
+        address: Address on which the server listens.
+        port: Port; 0 selects a free one.
 
     Raises:
-        RecipeError: The address cannot be used.
+        RecipeError: If the address or port cannot be used.
     """
     try:
         bound = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)

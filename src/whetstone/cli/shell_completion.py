@@ -29,7 +29,7 @@ def complete_recipes(context: click.Context, parameter: click.Parameter, incompl
 
 
 def run_folders(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete run directories, and folders on the way to them."""
+    """Complete run directories, and the folders that lead to them."""
     return _paths(incomplete, lambda path: (path / "recipe.yaml").is_file())
 
 
@@ -40,7 +40,10 @@ def recipes_or_runs(context: click.Context, parameter: click.Parameter, incomple
 
 
 def complete_overrides(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete `key=` by its dotted path, `key.` for sections, and after `=` the allowed values."""
+    """Complete an override: dotted keys, and after `=` the allowed values.
+
+    A section is completed as `key.`, any other key as `key=`.
+    """
     key, equals, begun = incomplete.partition("=")
     if equals:
         return [CompletionItem(f"{key}={value}") for value in _values(key) if value.startswith(begun)]
@@ -121,7 +124,7 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model of a section; None for other keys and for components with custom options."""
+    """Return the settings class of a section; None for other keys and for components."""
     for inner in (annotation, *(typing.get_args(annotation) if _is_union(annotation) else ())):
         if isinstance(inner, type) and issubclass(inner, BaseModel) and inner.model_config.get("extra") == "forbid":
             return inner

@@ -23,7 +23,7 @@ from whetstone.reporting.metric_names import lookup_metric
 from whetstone.strict_json import to_json
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Trajectory
-from whetstone.trajectory_json import encoded_trajectory
+from whetstone.trajectory_json import encode_trajectory
 from whetstone.truncate_text import truncate_middle
 
 _CURVES = (
@@ -34,11 +34,11 @@ _CURVES = (
 )  # fmt: skip
 _WIDTH = 40
 _LONGEST = 2000
-"""Maximum length of a message, in characters."""
+"""Maximum number of characters of a message without `--full`."""
 _IDS = 4
 
 
-@click.command()
+@click.command("show")
 @click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False), shell_complete=run_folders)
 @click.option(
     "--trajectory", "id", metavar="ID", shell_complete=trajectory_ids, help="Show this trajectory, turn by turn."
@@ -52,7 +52,7 @@ _IDS = 4
     help="Write recipe, seeds, versions, curves (CSV) and intervals of the run, or of a comparison, into a new folder.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show(run_dir: Path, id: str | None, credit: bool, full: bool, appendix: Path | None, as_json: bool) -> None:
+def show_command(run_dir: Path, id: str | None, credit: bool, full: bool, appendix: Path | None, as_json: bool) -> None:
     """Show RUN_DIR, finished or running: configuration, progress and results. Or show one of its trajectories.
 
     With --appendix, RUN_DIR can also be the output directory of `whetstone compare`.
@@ -80,7 +80,7 @@ def _show_run(run: analysis.RunText, as_json: bool) -> None:
     recipe = run.recipe.recipe
     if as_json:
         report: dict[str, Any] = {
-            "recipe": run.recipe.stored(),
+            "recipe": run.recipe.to_dict(),
             "evaluations": dict(run.evaluations),
             "summary": run.summary,
         }
@@ -123,7 +123,11 @@ def _minutes(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _credit(folder: Path, trajectory: Trajectory) -> tuple[dict[str, Any], str]:
-    """Return (credit by turn and in total, reason if it cannot be computed)."""
+    """Recompute the credit of a trajectory.
+
+    Returns:
+        (credit by turn and in total, reason if it cannot be computed).
+    """
     try:
         explanation = asyncio.run(analysis.Explainer(folder).explain_trajectory(trajectory.id, weights=False))
     except WhetstoneError as error:
@@ -177,4 +181,4 @@ def _shorten(text: str, full: bool) -> str:
 
 
 def _decode(trajectory: Trajectory) -> Any:
-    return orjson.loads(encoded_trajectory(trajectory))
+    return orjson.loads(encode_trajectory(trajectory))

@@ -24,24 +24,24 @@ from whetstone.tasks.protocol import OPTIONAL
 _SHOWN = 20
 
 
-@click.group()
-def tasks() -> None:
+@click.group("tasks")
+def tasks_command() -> None:
     """Show tasks; score the tasks that a run was trained on."""
 
 
-@tasks.command()
+@tasks_command.command("show")
 @click.argument("source")
 @click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("-n", "count", type=click.IntRange(min=1), default=3, show_default=True, help="Number of tasks.")
 @click.option("--held-out", is_flag=True, help="Held-out tasks instead of training tasks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, including private data.")
-def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_json: bool) -> None:
+def show_tasks_command(source: str, options: tuple[str, ...], count: int, held_out: bool, as_json: bool) -> None:
     """Show tasks of SOURCE, a task source by name, or `package.module:name`; options as KEY=VALUE."""
     if source.endswith((".yaml", ".yml")):
         named = load_recipe(source).recipe.tasks
         like = " ".join([named.source, *(f"{key}={value}" for key, value in named.options.items())])
         raise RecipeError(f"{source}: is a recipe; its tasks are shown by `whetstone tasks show {like}`")
-    part = find_part("task source", source, all_sources(), optional=OPTIONAL)
+    part = find_part("task source", source, list_sources(), optional=OPTIONAL)
     task_source = part(**validate_options(part, read_options(options)))
     selected = list(task_source.held_out(count)) if held_out else [task_source.task(index) for index in range(count)]
     for task in selected:
@@ -57,7 +57,7 @@ def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_j
             click.secho(f"    {name}: {written if len(written) <= 100 else written[:99] + '…'}", dim=True)
 
 
-@tasks.command()
+@tasks_command.command("score")
 @click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--windows", type=click.IntRange(min=2), help="Points of a curve  [number of passes over the tasks].")
 @click.option(
@@ -70,7 +70,7 @@ def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_j
 @click.option("--min-score", type=float, help="Select all tasks with at least this score instead (0.6 in the paper).")
 @click.option("--output-file", type=click.Path(path_type=Path, dir_okay=False), help="File for the selected tasks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def score(
+def score_tasks_command(
     run_dir: Path,
     windows: int | None,
     fraction: float,
@@ -105,21 +105,21 @@ def score(
         click.echo(f"wrote {output_file}; whetstone train RECIPE with=limr curriculum.path={output_file}")
 
 
-def all_sources() -> dict[str, Any]:
-    """Return every task source by its name."""
+def list_sources() -> dict[str, Any]:
+    """Return all built-in task sources by name."""
     return {**whetstone.tasks.SOURCES, **whetstone.environments.TASKS_OF_WORLDS}
 
 
 def read_options(options: Sequence[str]) -> dict[str, Any]:
-    """Parse KEY=VALUE options, with values as in YAML.
+    """Parse KEY=VALUE options, with values in YAML.
 
     Raises:
-        RecipeError: An option does not have this form.
+        RecipeError: If an option does not have this form.
     """
     read = {}
     for option in options:
         key, equals, value = option.partition("=")
         if not equals:
-            raise RecipeError(f"an option is KEY=VALUE, got {option}")
+            raise RecipeError(f"{option}: an option must have the form KEY=VALUE")
         read[key] = yaml_value(value, option)
     return read

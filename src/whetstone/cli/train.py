@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from whetstone.training import RunSummary
 
 
-@click.command()
+@click.command("train")
 @click.argument("recipe", shell_complete=shell_completion.complete_recipes)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=shell_completion.complete_overrides)
 @click.option(
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 )
 @click.option("--plain", "plain_lines", is_flag=True, help="Print lines instead of a panel.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON and no progress.")
-def train(
+def train_command(
     recipe: str,
     overrides: tuple[str, ...],
     run_dir: Path | None,
@@ -84,7 +84,10 @@ def train(
 
 
 def _show(summary: RunSummary, as_json: bool, progress: Progress) -> None:
-    """Print the results; lines that the progress printed to the same terminal or file are not repeated."""
+    """Print the results of a run.
+
+    Lines that the progress already printed to the same terminal or file are left out.
+    """
     if as_json:
         click.echo(to_json(summary.written))
         return

@@ -11,16 +11,16 @@ LEARNING = (
     "credit_filters", "custom_columns", "role_tag", "objective", "loss_terms", "aggregation", "importance_correction",
     "critic", "teacher", "implicit_prm",
 )  # fmt: skip
-"""Keys that affect only training, not how the policy acts."""
+"""Recipe keys that affect only training, not how the policy acts."""
 
 
 def warn_unused_overrides(overrides: Iterable[str], unread: Iterable[str], why: str) -> None:
-    """Print a warning for each override that has no effect.
+    """Print a warning for each override that has no effect on a command.
 
     Args:
-        overrides: Overrides of the command line.
-        unread: Dotted keys that have no effect, including all keys below them.
-        why: Reason.
+        overrides: Overrides on the command line.
+        unread: Dotted keys without effect, including all keys below them.
+        why: Reason, as the end of the warning.
     """
     keys = tuple(unread)
     for override in overrides:

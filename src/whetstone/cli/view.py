@@ -12,7 +12,7 @@ from whetstone.cli.server_options import access_log_option, bind_socket, load_ap
 from whetstone.serving.http_server import build_server
 
 
-@click.command()
+@click.command("view")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address on which the server listens.")
 @click.option(
@@ -27,7 +27,7 @@ from whetstone.serving.http_server import build_server
 )
 @click.option("--follow-symlinks", is_flag=True, help="Read files that a symbolic link of a run leads to.")  # fmt: skip
 @access_log_option("off")
-def view(
+def view_command(
     runs: tuple[Path, ...],
     address: str,
     port: int,

@@ -23,14 +23,14 @@ from whetstone.reporting import Journal, describe_learning, learning_rows, noise
 from whetstone.serving.online.explain_update import live_turns
 from whetstone.serving.trainable_tokens import recorded_episodes
 from whetstone.strict_json import to_json
-from whetstone.tool_calls import describe_errors, describe_failing_tools, statistics_of_run
+from whetstone.tool_calls import describe_errors, describe_failing_tools, load_tool_statistics
 from whetstone.tools.sanitize_text import sanitize_text
 
 if TYPE_CHECKING:
     from whetstone.analysis import Bottleneck, Explanation
 
 
-@click.command()
+@click.command("why")
 @click.argument("run_dir", type=click.Path(path_type=Path), shell_complete=shell_completion.run_folders)
 @click.argument("trajectory", required=False, shell_complete=shell_completion.trajectory_ids)
 @click.option("--step", type=int, help="Reinforcement step, from 1: its trajectories, and why it did (not) learn.")
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--weights/--no-weights", default=True, help="Recompute updates, for ratios and pushes.  [default: yes]")
 @click.option("--slow", is_flag=True, help="Show the bottleneck of the run, and a remedy.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def why(
+def why_command(
     run_dir: Path,
     trajectory: str | None,
     step: int | None,
@@ -104,13 +104,13 @@ def why(
 
 
 def _slow(run_dir: Path, as_json: bool) -> None:
-    """Print the bottleneck of the last stage that samples, or of the last stage if none does."""
+    """Print the bottleneck of the last stage that samples; of the last stage if none does."""
     recipe, rows = record.run_recipe(run_dir).recipe, Journal(run_dir).read()
     sampling = any(row["stage"] == "reinforcement" for row in rows)
     stage = "reinforcement" if sampling else rows[-1]["stage"] if rows else ""
     rows = [row for row in rows if row["stage"] == stage]
     if not rows:
-        raise RunDirectoryError(f"{run_dir}: no recorded step")
+        raise RunDirectoryError(f"{run_dir}: the run has no recorded step yet")
     ahead = recipe.reinforcement.admit_ahead if recipe.reinforcement is not None else 0
     lines = record.stored_lines(run_dir)
     waits = whetstone.analysis.measure_waits(lines) if lines else None
@@ -150,7 +150,7 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
         _explain_offline(run_dir, journal, step, as_json)
         return
     if not rows:
-        raise RunDirectoryError(f"{run_dir}: no recorded step of reinforcement")
+        raise RunDirectoryError(f"{run_dir}: the run has no recorded step of reinforcement")
     wanted = [row for row in rows if step is None or row["from"] == step]
     if not wanted:
         raise RunDirectoryError(f"{run_dir}: no step {step}; steps are 1 to {rows[-1]['to']}")
@@ -158,7 +158,7 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     trajectories = explainer.trajectories(step) if step is not None else []
     causes, changes = explainer.causes(), record.read_changes(run_dir)
     sampled = [row for row in journal if row["stage"] == "reinforcement"]
-    tools = statistics_of_run(sampled, run_dir)
+    tools = load_tool_statistics(sampled, run_dir)
     failing = describe_failing_tools(tools) if step is None else []
     summary = record.read_json(run_dir / "summary.json")
     if as_json:
@@ -229,7 +229,7 @@ def _explain_offline(run_dir: Path, journal: Sequence[Mapping[str, Any]], step: 
 
 
 def _live(run_dir: Path, episode: str | None, as_json: bool) -> None:
-    """Print the training signals of a served policy, by response."""
+    """Print the training signals of a live run, by response."""
     turns = live_turns(run_dir, episode)
     if as_json:
         click.echo(to_json({"turns": [asdict(turn) for turn in turns]}))
@@ -258,7 +258,7 @@ def _live(run_dir: Path, episode: str | None, as_json: bool) -> None:
 
 
 def _explain_recorded(path: Path, episode: str | None, as_json: bool) -> None:
-    """Print which tokens of recorded episodes can be trained."""
+    """Print which tokens of recorded episodes can be trained, and why others cannot."""
     episodes = recorded_episodes(path, episode)
     if as_json:
         click.echo(to_json({"episodes": [asdict(each) for each in episodes]}))

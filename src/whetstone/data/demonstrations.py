@@ -111,8 +111,8 @@ def _turns(conversation: Conversation, chat: Chat, learned: frozenset[int]) -> t
         answered = messages[place + 1 : following]
         turns.append(
             Turn(
-                context=Tokens.written(context.new, Author.ENVIRONMENT),
-                action=Tokens.written(ids, author),
+                context=Tokens.from_ids(context.new, Author.ENVIRONMENT),
+                action=Tokens.from_ids(ids, author),
                 message=read,
                 observation=answered,
                 opens_segment=context.opens_segment,
@@ -193,4 +193,4 @@ class Texts:
         ids = self._windows[self._order[draw]]
         count = len(ids)
         mask = (False, *(True,) * (count - 1))
-        return Segment(f"text/{draw}", 0, Tokens.written(ids, Author.EXPERT), mask, (0,) * count)
+        return Segment(f"text/{draw}", 0, Tokens.from_ids(ids, Author.EXPERT), mask, (0,) * count)

@@ -224,7 +224,7 @@ def mask_unselected_turns(episode: Trajectory, train_on: Chosen) -> Trajectory:
     turns = tuple(
         turn
         if train_on(turn.message, number, messages)
-        else replace(turn, action=Tokens.written(turn.action.ids, Author.INSERTED))
+        else replace(turn, action=Tokens.from_ids(turn.action.ids, Author.INSERTED))
         for number, turn in enumerate(episode.turns)
     )
     return replace(episode, turns=turns)
@@ -246,16 +246,16 @@ def _read_pieces(
 ) -> Trajectory:
     where = episode.row.where
     turns: list[Turn] = []
-    context, opens, length = Tokens.joined(()), True, 0
+    context, opens, length = Tokens.concatenate(()), True, 0
     for piece in episode.pieces:
         _check_piece(episode, piece, chat)
         if not piece.sampled:
-            context, opens = Tokens.joined((context, Tokens.written(piece.ids, Author.ENVIRONMENT))), piece.begins
+            context, opens = Tokens.concatenate((context, Tokens.from_ids(piece.ids, Author.ENVIRONMENT))), piece.begins
             length = len(piece.ids) + (0 if piece.begins else length)
             continue
         message = chat.read(piece.ids, offered, turn=len(turns))
         turns.append(Turn(context=context, action=_to_tokens(piece), message=message, opens_segment=opens or not turns))
-        context, opens, length = Tokens.joined(()), False, length + len(piece.ids)
+        context, opens, length = Tokens.concatenate(()), False, length + len(piece.ids)
         if length > context_length:
             error = f"{where}  it has {length:,} tokens or more, the context {context_length:,.0f}"
             return Trajectory(where, episode.task, (), (), EndReason.ERROR, error, provenance=Provenance.REPLAYED)
@@ -275,9 +275,9 @@ def _check_piece(episode: LoggedEpisode, piece: Piece, chat: Chat) -> None:
 
 def _to_tokens(piece: Piece) -> Tokens:
     if any(map(math.isnan, piece.logprobs)):
-        return Tokens.written(piece.ids, Author.EXPERT)
+        return Tokens.from_ids(piece.ids, Author.EXPERT)
     nothing = (math.nan,) * len(piece.ids)
-    return Tokens.sampled(piece.ids, logprobs=piece.logprobs, versions=(-1,) * len(piece.ids), entropies=nothing)
+    return Tokens.from_samples(piece.ids, logprobs=piece.logprobs, versions=(-1,) * len(piece.ids), entropies=nothing)
 
 
 def best_and_worst(group: Group) -> tuple[Trajectory, Trajectory] | None:

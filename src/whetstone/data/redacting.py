@@ -54,7 +54,7 @@ class Redacting:
 
     def read(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Return redacted tokens that were not sampled."""
-        return self._tokens(Tokens.written(ids, Author.ENVIRONMENT)).ids
+        return self._tokens(Tokens.from_ids(ids, Author.ENVIRONMENT)).ids
 
     def _turn(self, turn: Turn) -> Turn:
         return replace(
@@ -73,7 +73,7 @@ class Redacting:
         return replace(message, content=content, tool_calls=calls)
 
     def _tokens(self, tokens: Tokens) -> Tokens:
-        return Tokens.joined(self._stretches(tokens))
+        return Tokens.concatenate(self._stretches(tokens))
 
     def _stretches(self, tokens: Tokens) -> Iterator[Tokens]:
         is_fixed = [id in self._special for id in tokens.ids]
@@ -92,4 +92,4 @@ class Redacting:
             return stretch
         ids = [id for id in self._chat.encode(redacted) if id not in self._special]
         sampled = any(author is not Author.ENVIRONMENT for author in stretch.authors)
-        return Tokens.written(ids, Author.INSERTED if sampled else Author.ENVIRONMENT)
+        return Tokens.from_ids(ids, Author.INSERTED if sampled else Author.ENVIRONMENT)

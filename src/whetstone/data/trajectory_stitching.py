@@ -76,7 +76,7 @@ def _of_both(begin: Trajectory, k: int, end: Trajectory, j: int) -> Trajectory:
 def _drawn_by_nobody(turn: Turn) -> Turn:
     if not any(author in TRAINABLE for author in turn.action.authors):
         return turn  # excluded from training, and stays so
-    return replace(turn, action=Tokens.written(turn.action.ids, Author.CORRECTED))
+    return replace(turn, action=Tokens.from_ids(turn.action.ids, Author.CORRECTED))
 
 
 def _score(begin: Score | None, k: int, end: Score | None, j: int) -> Score:

@@ -27,7 +27,7 @@ from whetstone.data.sensitive import collect_texts, count_sensitive, mask_sensit
 from whetstone.errors import DataError
 from whetstone.recipe import DataSettings
 from whetstone.trajectory import Group, Task, Trajectory
-from whetstone.trajectory_json import encoded_trajectory
+from whetstone.trajectory_json import encode_trajectory
 
 _PAIR_STAGES = ("preference", "reward_model")
 _EPISODE_STAGES = ("offline", "reinforcement")
@@ -324,7 +324,7 @@ def write_redacted(path: Path, output: Path, chat: Chat, *, split: str = "train"
     if is_offline(path):
         redacting = Redacting(chat, redact_sensitive)
         episodes = (episode for group in stored_groups(path, chat) for episode in group.trajectories)
-        lines = [encoded_trajectory(redacting(episode)) for episode in episodes]
+        lines = [encode_trajectory(redacting(episode)) for episode in episodes]
     else:
         for row in read_rows(path, split=split, suffix=suffix):
             if isinstance(row, InvalidRow):

@@ -27,7 +27,7 @@ from whetstone.rewards.answers.confidence import stated_confidence
 from whetstone.rewards.answers.exact_match import normalize_answer
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.strict_json import to_plain_values
-from whetstone.tool_calls import ToolStatistics, tool_statistics
+from whetstone.tool_calls import ToolStatistics, compute_tool_statistics
 from whetstone.trajectory import Group, Trajectory
 
 MOST_INVALID = 0.02
@@ -200,7 +200,7 @@ def summarize_episodes(groups: Sequence[Group], *, temperature: float) -> Evalua
             name: _mean(getattr(group.costs, name) for group in tried)
             for name in ("sampled_tokens", "tool_calls", "environment_steps")
         },
-        tools=tool_statistics(call for trajectory in everything for call in trajectory.calls),
+        tools=compute_tool_statistics(call for trajectory in everything for call in trajectory.calls),
     )
 
 

@@ -148,7 +148,7 @@ class Generation:
 
     def to_tokens(self) -> Tokens:
         """Return the tokens of an action, with their columns."""
-        return Tokens.sampled(
+        return Tokens.from_samples(
             self.tokens,
             logprobs=self.logprobs,
             versions=self.versions,

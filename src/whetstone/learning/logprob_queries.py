@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from whetstone.learning.token_index import IndexedTrajectory
-from whetstone.trajectory import Author, Segment, Tokens, TokenSequence, turns_of_segment
+from whetstone.trajectory import Author, Segment, Tokens, TokenSequence, list_segment_turns
 
 
 def get_turn_context(entry: IndexedTrajectory, turn: int) -> TokenSequence:
@@ -19,20 +19,20 @@ def get_turn_context(entry: IndexedTrajectory, turn: int) -> TokenSequence:
     other = turns[turn].training_context
     if other is not None:
         return other.sequence
-    own = [] if turns[turn].opens_segment else turns_of_segment(turns[:turn], turns[turn].conversation)
+    own = [] if turns[turn].opens_segment else list_segment_turns(turns[:turn], turns[turn].conversation)
     before = chain.from_iterable((t.context, t.action) for t in own)
-    return Tokens.joined((*before, turns[turn].context)).sequence
+    return Tokens.concatenate((*before, turns[turn].context)).sequence
 
 
 def next_context(entry: IndexedTrajectory) -> Tokens:
     """Return the tokens that the model would read before its next turn."""
     turns, closing = entry.trajectory.turns, entry.trajectory.closing
     so_far = get_turn_context(entry, len(turns) - 1) + turns[-1].action.sequence
-    return Tokens.written(so_far if closing is None else so_far + closing.sequence, Author.ENVIRONMENT)
+    return Tokens.from_ids(so_far if closing is None else so_far + closing.sequence, Author.ENVIRONMENT)
 
 
 def logprob_query(context: TokenSequence, ids: Sequence[int]) -> Segment:
     """Return a segment in which log-probs of `ids` after `context` are computed."""
-    tokens = Tokens.written(context + TokenSequence(ids), Author.ENVIRONMENT)
+    tokens = Tokens.from_ids(context + TokenSequence(ids), Author.ENVIRONMENT)
     mask = (False,) * len(context) + (True,) * len(ids)
     return Segment("probe", 0, tokens, mask, (0,) * len(tokens))

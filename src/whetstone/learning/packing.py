@@ -19,7 +19,7 @@ from torch import Tensor
 
 from whetstone.learning.prefix_tree import Keys, Node, build_prefix_trees
 from whetstone.learning.tree_attention import Branches
-from whetstone.tokens import media_within, shift_media
+from whetstone.tokens import select_media, shift_media
 from whetstone.trajectory import Author, Media, Segment, TokenSequence
 
 
@@ -191,7 +191,7 @@ def _micro_batch(
     media = tuple(
         medium
         for n, (tokens, start, end) in zip(used, runs, strict=True)
-        for medium in shift_media(media_within(tokens.media, start, end), at[n])
+        for medium in shift_media(select_media(tokens.media, start, end), at[n])
     )
     positions = np.concatenate([np.arange(nodes[n].start, nodes[n].end) for n in used])
     order = {node: k for k, node in enumerate(used)}

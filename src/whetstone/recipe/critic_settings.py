@@ -1,4 +1,4 @@
-"""Settings of models that are trained next to the policy: critics and the implicit process reward model."""
+"""Settings of critics and of the implicit process reward model."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from whetstone.recipe.settings_base import Settings, list_changeable_fields
 
 
 class CriticSettings(Settings):
-    """Critics on the policy's states, for estimators that ask for values."""
+    """Settings of critics: value heads on the policy's hidden states, trained next to the policy."""
 
     CHANGES: ClassVar = list_changeable_fields(
         update="weight learning_rate clip epochs warmup_updates target_update_rate pessimism pessimism_coef",
     )
 
     loss: Literal["squared", "success"] = "squared"
-    """Half the squared error; or the cross-entropy of a probability of success, for estimators that want those."""
+    """Loss of a value: half the squared error; or the cross-entropy of a success probability, for estimators that read
+    one."""
     weight: float = Field(0.5, gt=0)
     """Weight of the critic loss, which is added to the objective."""
     learning_rate: float = Field(1e-2, gt=0)
     """Learning rate of the critics' AdamW, on the schedule of the stage; critic heads start untrained."""
     clip: float | None = Field(None, gt=0)
-    """How far a value may move from the old one before its error has no gradient, in units of return; null: any."""
+    """Maximum distance of a value from the old value, in units of return, beyond which its error has no gradient; null:
+    no limit."""
     epochs: int = Field(1, ge=1)
-    """Passes of the critics over a step, the last one together with the policy; credit is computed again before it."""
+    """Passes of the critics over a step, the last one together with the policy; advantages are computed again before
+    the last."""
     warmup_updates: int = Field(0, ge=0)
     """Number of initial updates that train the critics only, not the policy."""
     target_update_rate: float = Field(0.1, gt=0, le=1)
@@ -43,12 +46,14 @@ class CriticSettings(Settings):
 
 
 class ProcessModelSettings(Settings):
-    """Implicit process reward model: a second model, initialized from the policy, that is trained on the outcomes of
-    episodes and scores turns by log-ratios."""
+    """Implicit process reward model: a copy of the policy that scores turns by log-ratios.
+
+    It is trained on the outcomes of episodes.
+    """
 
     learning_rate: float = Field(1e-4, gt=0)
-    """Learning rate of its optimizer."""
+    """Learning rate of the process reward model's optimizer."""
     beta: float = Field(0.05, gt=0)
-    """Factor of its log-ratios."""
+    """Factor of the log-ratios between the process reward model and the policy."""
     pool: Literal["mean", "sum"] = "mean"
     """Whether an episode's score is the mean or the sum over its turns."""

@@ -1,4 +1,4 @@
-"""Error messages for invalid recipe keys: the first error of Pydantic, with the nearest valid key."""
+"""Error messages for invalid recipe keys, with the nearest valid key."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from whetstone.renames import renamed_key
 def describe_validation_error(
     error: ValidationError, model: type[BaseModel], recipe: Mapping[str, Any] | None = None
 ) -> OptionError:
-    """Return the first error of a document; the caller adds the file and line.
+    """Convert the first error of a Pydantic validation to a one-line error.
+
+    The caller adds file and line.
 
     Args:
         error: Error of Pydantic.
-        model: Model of the document, with the valid keys.
-        recipe: The keys of the recipe, if the document is one: names of other libraries get their counterparts.
+        model: Settings class of the document, with the valid keys.
+        recipe: Keys of the recipe, if the document is one, so that names of other libraries get their counterparts.
     """
     problem = error.errors(include_url=False)[0]
     *above, last = problem["loc"]
@@ -43,7 +45,7 @@ def describe_validation_error(
 
 
 def _suggest_name(part: Any) -> str:
-    """Return the end of the message about a component without a name.
+    """Format the end of the message about a component without a name.
 
     >>> _suggest_name({"nam": "entropy"}), _suggest_name({"entropy": 0.01})
     ('; did you mean "name" instead of "nam"?', '; write {name: entropy, …} for the component "entropy"')
@@ -54,23 +56,38 @@ def _suggest_name(part: Any) -> str:
     return f'; write {{name: {keys[0]}, …}} for the component "{keys[0]}"' if keys else ""
 
 
-def renamed_keys(keys: Any, above: tuple[str, ...] = ()) -> Iterator[OptionError]:
-    """Yield an error for each key of an earlier release; keys that are open to any option are checked too."""
+def find_renamed_keys(keys: Any, above: tuple[str, ...] = ()) -> Iterator[OptionError]:
+    """Yield an error for each recipe key that was renamed since an earlier release.
+
+    Sections that accept any option are checked too.
+
+    Args:
+        keys: Nested recipe keys.
+        above: Path of `keys` in the recipe.
+    """
     for each in keys if isinstance(keys, list) else ():
-        yield from renamed_keys(each, above)
+        yield from find_renamed_keys(each, above)
     for key, value in keys.items() if isinstance(keys, Mapping) else ():
         path = (*above, str(key))
         new = renamed_key(".".join(path))
         if new is None:
-            yield from renamed_keys(value, path)
+            yield from find_renamed_keys(value, path)
         else:
             yield OptionError(".".join(path), f"renamed to {new}")
 
 
-def unknown_nulls(
+def find_unknown_nulls(
     model: type[BaseModel], keys: Mapping[str, Any], above: tuple[str, ...] = ()
 ) -> Iterator[OptionError]:
-    """Yield an error for each null key that no recipe has; sections with custom options are skipped."""
+    """Yield an error for each unknown recipe key whose value is null.
+
+    Sections that accept any option are skipped.
+
+    Args:
+        model: Settings class of the section.
+        keys: Nested keys of the section.
+        above: Path of the section in the recipe.
+    """
     if model.model_config.get("extra") != "forbid":
         return
     for key, value in keys.items():
@@ -80,30 +97,30 @@ def unknown_nulls(
             near = explain_unknown_key(key, value, _list_fields(model), keys, ".".join(above))
             yield OptionError(".".join(path), f"no such key{near}")
         elif field is not None and isinstance(value, Mapping):
-            for below in models_in(field.annotation):
-                yield from unknown_nulls(below, value, path)
+            for below in find_settings_models(field.annotation):
+                yield from find_unknown_nulls(below, value, path)
 
 
 def _fields_at(model: Any, path: Sequence[int | str]) -> dict[str, Callable[[], Mapping[str, Any]]]:
     for part in path:
         below = model.model_fields.get(str(part))
-        model = next(models_in(below.annotation), None) if below is not None else None
+        model = next(find_settings_models(below.annotation), None) if below is not None else None
         if model is None:
             return {}
     return _list_fields(model)
 
 
 def _list_fields(model: type[BaseModel]) -> dict[str, Callable[[], Mapping[str, Any]]]:
-    """Return the keys of a model, each with a function that returns the keys below it."""
+    """Return the keys of a settings class: key → function that returns the keys below it."""
 
     def keys_below(annotation: Any) -> Callable[[], Mapping[str, Any]]:
-        return lambda: next((below.model_fields for below in models_in(annotation)), {})
+        return lambda: next((below.model_fields for below in find_settings_models(annotation)), {})
 
     return {name: keys_below(field.annotation) for name, field in model.model_fields.items()}
 
 
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models that a field can have."""
+def find_settings_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the settings classes in the type annotation of a field."""
     for kind in (annotation, *getattr(annotation, "__args__", ())):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield kind

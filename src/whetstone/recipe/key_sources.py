@@ -1,4 +1,4 @@
-"""Provenance of recipe keys: file and line, method, command line, or default."""
+"""Origin of each recipe key: file and line, method, command line, or default."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from whetstone.recipe.yaml_text import yaml_document
 
 _DEFAULT = "default"
 _COLUMN = 60
-"""Column of the comments."""
+"""Column of the comments with the origins."""
 
 
 def list_key_sources(resolved: Resolved) -> Iterator[tuple[str, Any, str]]:
-    """Yield (dotted key, value, origin) of every key of a recipe, including defaults."""
+    """Yield (dotted key, value, origin) of every recipe key, including defaults."""
     yield from _origins(resolved, yaml_document(resolved.dump(), resolved.name, plain=True), "")
 
 
@@ -43,7 +43,10 @@ def _origin(resolved: Resolved, dotted: str) -> str:
 
 
 def with_origins(resolved: Resolved) -> str:
-    """Return a recipe as YAML with the origin of each key as a comment; loading it gives the same recipe."""
+    """Format a recipe as YAML, with the origin of each key as a comment.
+
+    Loading the text gives the same recipe.
+    """
     page = CommentedMap()
     for dotted, value, where in list_key_sources(resolved):
         *above, last = dotted.split(".")
@@ -59,7 +62,7 @@ def with_origins(resolved: Resolved) -> str:
 
 
 def _flat(value: Any) -> Any:
-    """Return a value in flow style, on one line."""
+    """Convert a value to YAML flow style, which is written on one line."""
     if isinstance(value, Mapping):
         flat = CommentedMap((key, _flat(below)) for key, below in value.items())
         flat.fa.set_flow_style()

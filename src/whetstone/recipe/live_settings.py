@@ -1,4 +1,4 @@
-"""Settings of live learning (`whetstone live`): training on what follows each answer of a policy that is served."""
+"""Settings of live learning (`whetstone live`): training on feedback in served conversations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from whetstone.recipe.stage_settings import OptimizerSettings
 
 
 class GuardSettings(Settings):
-    """Periodic evaluation on `evaluation.interval_episodes` held-out tasks, with rollback of the weights."""
+    """Guard of live learning: periodic evaluation, with rollback of the weights."""
 
     interval_updates: int = Field(10, ge=1)
-    """Updates between two evaluations."""
+    """Number of updates between two evaluations on `evaluation.interval_episodes` held-out tasks."""
     max_drop: float = Field(0.1, gt=0, le=1)
     """Maximum drop of the success rate below the best evaluation; a larger drop restores the best weights."""
 
@@ -30,11 +30,11 @@ class LiveSettings(OptimizerSettings):
     """Scorer of an answer from the messages after it; it returns a reward and an optional hint: `by_rules`, or
     `package.module:function` of `FollowUp` → `Feedback`."""
     turns_per_update: int = Field(8, ge=1)
-    """Judged answers that make an update."""
+    """Number of judged answers per update."""
     replay_turns: int = Field(0, ge=0)
     """Number of earlier answers, sampled at random, that are added to each update."""
     reward_range: list[float] = Field([-10.0, 10.0], min_length=2, max_length=2)
-    """Smallest and largest reward that clients, people and `scorer` can give; any other is rejected."""
+    """Smallest and largest reward that clients, people and `scorer` can give; other rewards are rejected."""
     reward_weight: float = Field(1.0, ge=0)
     """Weight of the reward of an answer in its advantage; 0 disables training on rewards."""
     hint_weight: float = Field(1.0, ge=0)
@@ -47,7 +47,7 @@ class LiveSettings(OptimizerSettings):
     intervention_weight: float = Field(1.0, ge=0)
     """Weight of interventions relative to rewards."""
     reference_kl: float = Field(0.0, ge=0)
-    """Weight of the divergence from the initial weights."""
+    """Coefficient of the KL divergence to the initial weights."""
     require_approval: bool = False
     """Train only on episodes that a person approved."""
     in_flight: Literal["drain", "continue", "recompute"] = "recompute"
@@ -58,7 +58,7 @@ class LiveSettings(OptimizerSettings):
     """Redactor of text and tokens before a turn is stored and trained, and of text that people write: `sensitive`
     (secrets, e-mail addresses and phone numbers), or `package.module:function` of a text; null: none."""
     checkpoint_interval_steps: int = Field(10, ge=1)
-    """Updates between two checkpoints; a step of live learning is one update."""
+    """Number of updates between two checkpoints; a step of live learning is one update."""
 
     @field_validator("reward_range")
     @classmethod

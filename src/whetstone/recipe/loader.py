@@ -1,4 +1,6 @@
-"""Loader of recipe files and `key=value` overrides: merges them into one mapping, with the origin of each key.
+"""Loading and merging of recipe files and `key=value` overrides.
+
+The origin of each key is stored with its value.
 
 Note:
     YAML 1.1 reads `1e-3` as text and `on` as true. Recipes are YAML 1.2.
@@ -33,35 +35,50 @@ _MOST_NODES, _MOST_DEPTH = 100_000, 64
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Keys of one file."""
+    """Keys of one recipe or method file."""
 
     label: str
-    """Name of the file in messages."""
+    """Name of the file in error messages."""
     keys: Keys
+    """Nested keys of the file."""
     places: Places
+    """Dotted key → `file:line`."""
     folder: Path | None
-    """Folder of the file; None for a built-in one."""
+    """Folder of the file; None for a built-in file."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayeredKeys:
-    """Recipe keys in layers, before methods are applied between them."""
+    """Merged keys of a recipe and the files that it extends, before methods are applied.
+
+    Methods apply between `keys` and `above`.
+    """
 
     names: tuple[str, ...] = ()
-    """Names of the recipe, of the one it extends, and so on."""
+    """Names of the recipe, of the recipe that it extends, and so on."""
     keys: Keys = field(default_factory=dict)
-    """Keys of the file with `with` and of those it extends."""
+    """Keys of the file that has `with`, merged with the files that it extends; without `with`, of all files."""
     places: Places = field(default_factory=dict)
+    """Origin of each key in `keys`."""
     methods: Any = None
     """Value of `with`."""
     always: tuple[str, ...] = ()
-    """Methods that were named instead of a recipe, and apply in addition to `with`."""
+    """Methods that were named instead of a recipe; they apply in addition to `with`."""
     above: Keys = field(default_factory=dict)
     """Keys of files that extend the file with `with`; they override the methods."""
     places_above: Places = field(default_factory=dict)
+    """Origin of each key in `above`."""
 
     def with_layer(self, name: str, keys: Mapping[str, Any], places: Mapping[str, str]) -> LayeredKeys:
-        """Return the layers with keys of another file on top; its `with` replaces the present one."""
+        """Return the layers with the keys of another file on top.
+
+        A `with` in the file replaces the methods so far.
+
+        Args:
+            name: Name of the file.
+            keys: Keys of the file.
+            places: Origin of each key.
+        """
         own, names = dict(keys), (name, *self.names)
         if "with" not in own and (self.methods is not None or self.always):
             above, places_above = merge_keys(self.above, own), {**self.places_above, **places}
@@ -75,11 +92,11 @@ class LayeredKeys:
 
 
 WORLD = "demo"
-"""Recipe to which a method is applied if it is named instead of a recipe."""
+"""Recipe to which a method is applied if the method is named instead of a recipe."""
 
 
 def built_in_recipes() -> list[str]:
-    """Return the names of the built-in recipes, each with tasks and an environment."""
+    """Return the names of the built-in recipes, which have tasks and an environment."""
     return _names_in("recipes")
 
 
@@ -94,12 +111,15 @@ def _names_in(folder: str) -> list[str]:
 
 
 def read(name: str | Path, seen: tuple[str, ...] = (), *, convert: Callable[[Keys], Keys] | None = None) -> LayeredKeys:
-    """Load the keys of a recipe and of those it extends, with the origin of each.
+    """Load the keys of a recipe and of the recipes that it extends.
 
     Args:
-        name: Name or file.
-        seen: Files that extend this one.
-        convert: Applied to the keys of the file, such as `upgrade_recipe` for the recipe of a run.
+        name: Built-in name or file.
+        seen: Files that extend this one, to detect cycles.
+        convert: Function that is applied to the keys of the file, such as `upgrade_recipe` for the recipe of a run.
+
+    Raises:
+        RecipeError: If a file does not exist, does not parse, or extends itself.
     """
     if not is_file(Path(name)) and str(name) in built_in_methods():
         base = read(WORLD, seen)
@@ -124,14 +144,14 @@ def read(name: str | Path, seen: tuple[str, ...] = (), *, convert: Callable[[Key
 
 
 def read_document(name: str | Path, *, of_method: bool = False) -> Document:
-    """Load the keys of one file.
+    """Load the keys of one file, with the line of each key.
 
     Args:
-        name: Name or file.
+        name: Built-in name or file.
         of_method: Whether a built-in name is that of a method.
 
     Raises:
-        RecipeError: The file does not exist, or is not a mapping.
+        RecipeError: If the file does not exist, or is not a mapping.
     """
     label, text = _text(name, of_method=of_method)
     document = yaml_document(text, label)
@@ -145,7 +165,7 @@ def read_document(name: str | Path, *, of_method: bool = False) -> Document:
 
 
 def _resolve_methods(methods: Any, folder: Path | None) -> Any:
-    """Return the value of `with` with full paths of files that are in the folder of the recipe."""
+    """Return the value of `with`, in which files relative to the recipe have full paths."""
     if isinstance(methods, list):
         return [_resolve_methods(each, folder) for each in methods]
     if isinstance(methods, Mapping):
@@ -192,10 +212,10 @@ def _lines(node: CommentedMap, prefix: str, around: int) -> Iterator[tuple[str, 
 
 
 def _plain(document: Any) -> Any:
-    """Convert values of ruamel, which store their formatting, to plain values.
+    """Convert values of ruamel.yaml, which store their formatting, to plain values.
 
     Raises:
-        RecipeError: The document contains itself, or is too large with its aliases expanded.
+        RecipeError: If the document contains itself, or is too large with its aliases expanded.
     """
     left = _MOST_NODES
 
@@ -216,10 +236,14 @@ def _plain(document: Any) -> Any:
 
 
 def yaml_value(text: str, override: str) -> Any:
-    """Parse a YAML value; `override` is the text it is part of, for messages.
+    """Parse a YAML value of an override.
+
+    Args:
+        text: Value as YAML.
+        override: Whole override, for the error message.
 
     Raises:
-        RecipeError: It is not YAML.
+        RecipeError: If the text is not YAML.
     """
     try:
         return _plain(yaml_document(text, override, plain=True))
@@ -228,7 +252,10 @@ def yaml_value(text: str, override: str) -> Any:
 
 
 def merge_keys(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `top` over `base`, mappings recursively. A component with another name does not inherit options."""
+    """Merge the mapping `top` over `base`, recursively.
+
+    A component with another name in `top` does not inherit the options of the one in `base`.
+    """
     combined = dict(base)
     for key, value in top.items():
         below = combined.get(key)
@@ -240,17 +267,20 @@ def merge_keys(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any
 
 
 def layer_sections(keys: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of `sections` merged over the present ones, as in a file that extends another."""
+    """Merge sections over the keys of a recipe, and return the merged sections.
+
+    The result is the same as for a file that extends the recipe.
+    """
     return {key: value for key, value in merge_keys(keys, sections).items() if key in sections}
 
 
 def names_differ(base: Mapping[str, Any], top: Mapping[str, Any]) -> bool:
-    """Return whether two mappings name different components."""
+    """Return whether two mappings configure different components."""
     return any(name in top and base.get(name) != top[name] for name in ("name", "source"))
 
 
 def set_key(keys: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set a dotted key in place; mappings on the way are copied."""
+    """Set a dotted key in place; mappings on the way are copied first."""
     *path, last = dotted.split(".")
     for step in path:
         below = keys.get(step)
@@ -262,10 +292,13 @@ def set_key(keys: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def parse_overrides(overrides: Sequence[str]) -> tuple[Keys, Places]:
-    """Parse `key=value` overrides with YAML values; return (dotted key → value, dotted key → origin).
+    """Parse `key=value` overrides, with values in YAML.
+
+    Returns:
+        Dotted key → value, and dotted key → origin.
 
     Raises:
-        RecipeError: An override does not have this form.
+        RecipeError: If an override does not have this form.
     """
     changes: dict[str, Any] = {}
     for override in overrides:
@@ -280,7 +313,14 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[Keys, Places]:
 def apply_changes(
     keys: Mapping[str, Any], places: Mapping[str, str], changes: Mapping[str, Any], origins: Mapping[str, str]
 ) -> tuple[Keys, Places]:
-    """Return the keys and origins with dotted keys set, whose new origins are `origins`."""
+    """Return keys and origins in which dotted keys are set.
+
+    Args:
+        keys: Nested keys of the recipe.
+        places: Origin of each key.
+        changes: New value by dotted key; None removes a key.
+        origins: Origin of each change.
+    """
     new_keys, new_places = copy.deepcopy(dict(keys)), dict(places)
     for dotted, value in changes.items():
         set_key(new_keys, dotted, value)
@@ -290,7 +330,13 @@ def apply_changes(
 
 
 def find_origin(places: Mapping[str, str], key: str, name: str) -> str:
-    """Return the origin of a key, of a key below it, or of the nearest section; `name` if there is none."""
+    """Return the origin of a key, of a key below it, or of its nearest section.
+
+    Args:
+        places: Origin by dotted key.
+        key: Dotted key.
+        name: Name of the recipe, returned if no origin is known.
+    """
     below = next((place for written, place in places.items() if written.startswith(f"{key}.")), None)
     if below is not None and key not in places:
         return below
@@ -302,6 +348,6 @@ def find_origin(places: Mapping[str, str], key: str, name: str) -> str:
 
 
 def shorten_value(value: Any) -> str:
-    """Format a value for a message, cut to 60 characters."""
+    """Format a value for an error message, in at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"

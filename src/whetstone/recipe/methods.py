@@ -1,4 +1,4 @@
-"""Methods of papers as layers over the recipe of any task.
+"""Methods of papers, applied as layers of keys over the recipe of any task.
 
     with: [gigpo, entropy-branching]    keys of the recipe < methods < files that extend it, command line, Python
 
@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from whetstone.errors import RecipeError
-from whetstone.recipe.error_messages import models_in
+from whetstone.recipe.error_messages import find_settings_models
 from whetstone.recipe.loader import (
     Keys,
     Places,
@@ -33,41 +33,53 @@ from whetstone.recipe.resolve_paths import resolve_paths
 from whetstone.recipe.settings import Recipe
 
 _DESCRIBING = ("title", "paper", "ablations")
-"""Keys that describe a method; those of several methods are merged."""
+"""Keys that describe a method; the values of several methods are merged."""
 _OF_A_WORLD = ("extends", "with", "tasks", "seed")
 _WINS = "wins"
 _THE_WORLDS = "world"
-"""Placeholder in the reward of a method for the reward of the recipe."""
+"""Placeholder in a method's reward for the reward of the recipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method as in its file, for one recipe."""
+    """Method of a paper: recipe keys, loaded from a built-in or custom file.
+
+    `read_method` creates it.
+    """
 
     name: str
+    """Name of the method in `with`."""
     keys: Keys
-    """Keys that it sets."""
+    """Recipe keys that the method sets."""
     places: Places
+    """Origin of each key."""
     adds: Mapping[str, Any]
-    """Dotted key → value that is added to that of the recipe: numbers are summed, lists concatenated."""
+    """Dotted key → value that is added to the recipe's value: numbers are summed, lists are concatenated."""
     needs: Mapping[str, str]
     """Dotted key → description of the required value."""
     wins: bool = False
-    """Whether its keys override those of the other methods."""
+    """Whether the keys have priority over those of the other methods."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayeredRecipe:
-    """Keys of a recipe with methods applied."""
+    """Keys of a recipe after its methods are applied."""
 
     keys: Keys
+    """Nested keys with the methods applied."""
     places: Places
+    """Origin of each key."""
     methods: tuple[Method, ...]
+    """Applied methods, in order."""
     notes: tuple[str, ...] = ()
-    """Warnings about keys of the recipe that a method in the same file overrides."""
+    """Warnings about keys of a file that a method named in the same file overrides."""
 
     def list_unmet_keys(self, keys: Mapping[str, Any]) -> Iterator[tuple[Method, str, str]]:
-        """Yield (method, key, description) for each required key that is not set."""
+        """Yield (method, key, description) for each key that a method requires and that is not set.
+
+        Args:
+            keys: Final keys of the recipe.
+        """
         for method in self.methods:
             for dotted, wanted in method.needs.items():
                 if get_value(keys, dotted) in (None, [], {}, ""):
@@ -87,7 +99,7 @@ def apply_methods(
         place: File and line of `with`, for messages.
 
     Raises:
-        RecipeError: A method does not exist or has keys that only a recipe can have, or two methods conflict.
+        RecipeError: If a method does not exist or has keys that only a recipe can have, or two methods conflict.
     """
     methods = tuple(read_method(name, worlds, wins=wins) for name, wins in _list_methods(named, place))
     if not methods:
@@ -113,10 +125,15 @@ def apply_methods(
 
 
 def read_method(name: str, worlds: Sequence[str] = (), *, wins: bool = False) -> Method:
-    """Load a built-in method, or one from a file.
+    """Load a built-in method, or a method from a file.
+
+    Args:
+        name: Built-in name or file.
+        worlds: Names of the recipe and of those it extends, for the `on` section of the method.
+        wins: Whether the method has priority over others.
 
     Raises:
-        RecipeError: It does not exist, or has keys that only a recipe can have.
+        RecipeError: If the method does not exist, or has keys that only a recipe can have.
     """
     document = read_document(name, of_method=True)
     keys, places = dict(document.keys), document.places
@@ -183,7 +200,7 @@ def _setting(keys: Keys) -> Keys:
 
 
 def _differences(one: Any, other: Any, dotted: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (dotted key, first value, second value) of keys that both set to different values."""
+    """Yield (dotted key, first value, second value) of keys that both mappings set differently."""
     one, other = _as_parts(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if names_differ(one, other) and "name" in one and "name" in other:
@@ -202,7 +219,10 @@ def _differences(one: Any, other: Any, dotted: str) -> Iterator[tuple[str, Any, 
 
 
 def _merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> Keys:
-    """Merge the keys of two methods; the second has priority. Lists of components are merged by name, in order."""
+    """Merge the keys of two methods; the second has priority.
+
+    Lists of components are merged by name, in order.
+    """
     combined = dict(one)
     for key, value in other.items():
         below, top = _as_parts(combined.get(key), value)
@@ -216,7 +236,7 @@ def _merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> Keys:
 
 
 def _as_parts(one: Any, other: Any) -> tuple[Any, Any]:
-    """Return both values as mappings if one is the short form of a component: `clipped` of `{name: clipped}`."""
+    """Expand the short form of a component if only one value has it: `clipped` → `{name: clipped}`."""
     if isinstance(one, str) and isinstance(other, Mapping):
         return {"mode" if "mode" in other else "name": one}, other
     if isinstance(other, str) and isinstance(one, Mapping):
@@ -238,7 +258,10 @@ def _by_name(parts: Sequence[Any]) -> dict[str, Any]:
 
 
 def _merge_descriptions(methods: Sequence[Method]) -> Keys:
-    """Merge titles, papers and ablations of the methods; ablations of the recipe are dropped."""
+    """Merge titles, papers and ablations of the methods.
+
+    Ablations of the recipe are dropped.
+    """
     values = {key: [each.keys[key] for each in methods if each.keys.get(key)] for key in _DESCRIBING}
     ablations: Keys = {}
     for compared in values["ablations"]:
@@ -247,7 +270,7 @@ def _merge_descriptions(methods: Sequence[Method]) -> Keys:
 
 
 def _insert_reward(keys: Keys, reward: Any) -> Keys:
-    """Insert the reward of the recipe into the reward of the method, if that refers to it."""
+    """Insert the recipe's reward into the method's reward, if that refers to it."""
     own = keys.get("reward")
     return {**keys, "reward": _build_terms(own, reward)} if isinstance(own, Mapping) else keys
 
@@ -258,7 +281,7 @@ def _build_terms(own: Mapping[str, Any], reward: Any) -> Keys:
 
 
 def _find_overridden(keys: Keys, places: Places, together: Keys, methods: Sequence[Method], file: str) -> Iterator[str]:
-    """Yield a warning for each key of a file that a method named in the same file overrides."""
+    """Yield a warning for each key of a file that a method named in that file overrides."""
     for dotted, own, new in list(_differences(_setting(keys), _setting(together), "")):
         place = find_origin(places, dotted, "")
         if place.partition(":")[0] == file:
@@ -267,7 +290,10 @@ def _find_overridden(keys: Keys, places: Places, together: Keys, methods: Sequen
 
 
 def _add(keys: Keys, dotted: str, more: Any, method: Method) -> Keys:
-    """Add a value to that of the recipe or to its default; a section that the recipe does not have is skipped."""
+    """Add a value of a method to the recipe's value or to its default.
+
+    Nothing is added to a section that the recipe does not have.
+    """
     own = get_value(keys, dotted)
     if own is None:
         own = _default_at(dotted)
@@ -301,12 +327,12 @@ def _default_at(dotted: str) -> Any:
         if field is None:
             return None
         value = field.get_default(call_default_factory=True)
-        model = next(models_in(field.annotation), None)
+        model = next(find_settings_models(field.annotation), None)
     return value
 
 
 def get_value(keys: Any, dotted: str) -> Any:
-    """Return the value of a dotted key, with list items by index; None if it is not set."""
+    """Return the value of a dotted key, with list indices; None if the key is not set."""
     for part in dotted.split(".") if dotted else ():
         if isinstance(keys, Mapping):
             keys = keys.get(part)

@@ -27,7 +27,7 @@ class TinySettings(Settings):
 
 
 class LoraSettings(Settings):
-    """Low-rank adapters of PEFT."""
+    """LoRA adapters: low-rank weights, trained with PEFT instead of the model's weights."""
 
     rank: int = Field(16, ge=1)
     """Rank of each adapter; a higher rank has more capacity and needs more memory."""
@@ -41,7 +41,7 @@ class LoraSettings(Settings):
 
 
 class PolicySettings(Settings):
-    """Model in training: a model folder, or a tiny model from scratch."""
+    """Model in training: a pretrained model, or a tiny model from scratch."""
 
     CHANGES: ClassVar = list_changeable_fields(none="device trust_remote_code")
 
@@ -72,13 +72,13 @@ class PolicySettings(Settings):
 
 
 class MemberSettings(PolicySettings):
-    """A model of `policies`: the keys of `policy`, and how it is trained."""
+    """Settings of one model of `policies`: the keys of `policy`, and its training."""
 
     CHANGES: ClassVar = list_changeable_fields(none="device trust_remote_code")
 
     like: str | None = None
-    """Another member of `policies`: this one has its settings, and starts reinforcement with a copy of its weights.
-    Keys that are set here differ."""
+    """Other member of `policies` whose settings this member has. It starts reinforcement with a copy of that member's
+    weights; keys that are set here differ."""
     trained: bool = True
     """Train the member in reinforcement, with its own optimizer; false keeps it frozen."""
     reinforcement: dict[str, Any] = {}

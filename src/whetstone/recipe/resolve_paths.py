@@ -1,4 +1,6 @@
-"""Resolution of file and folder paths in a recipe: relative to the recipe, or to the working directory.
+"""Resolution of file and folder paths in a recipe.
+
+Paths are relative to the recipe's folder, or else to the working directory.
 
 Note:
     A recipe must run from any folder, and a run must be readable from any folder. Existing paths are therefore made
@@ -15,17 +17,18 @@ from typing import Any
 _KEYS = frozenset(
     {"answers", "corpus", "data", "database", "file", "folder", "index", "init_state_from", "path", "story", "url"}
 )
-"""Options that have a path, or a list of paths, in any component."""
+"""Options of any component that contain a path, or a list of paths."""
 _ELSEWHERE = frozenset({"folder", "index", "url"})
-"""Members of `_KEYS` that are no input of a run by themselves, such as working folders and derived indexes."""
+"""Options of `_KEYS` that are no inputs of a run, such as working folders and derived indexes."""
 _OF_FOLDERS = "frozen"
-"""Key of mappings from names to folders."""
+"""Key of a mapping from names to folders."""
 
 
 def resolve_paths(keys: Any, folder: Path | None) -> Any:
-    """Make paths absolute that exist relative to the recipe, or else to the working directory.
+    """Make the paths of a recipe absolute if they exist.
 
-    A path that does not exist stays unchanged; its reader reports the error.
+    A path is searched relative to the recipe, then to the working directory. A path that does not exist stays
+    unchanged; its reader reports the error.
 
     Args:
         keys: Nested keys as in the file, including dotted keys of ablations.
@@ -61,13 +64,15 @@ def _resolve(written: str, folder: Path | None) -> str:
 
 
 def split_start(written: str) -> tuple[str, int | None]:
-    """Return path and step of `RUN` or `RUN@STEP`."""
+    """Split `RUN` or `RUN@STEP` into path and step; the step is None if it is not given."""
     path, _, step = written.rpartition("@")
     return (path, int(step)) if path and step.isdecimal() else (written, None)
 
 
 def list_named_files(keys: Any, dotted: str = "") -> Iterator[tuple[str, Path]]:
-    """Yield (dotted key, path) of each input file and folder, whether or not it exists; list items by index.
+    """Yield (dotted key, path) of each input file and folder in a recipe.
+
+    Paths that do not exist are included. Items of lists have their index as key.
 
     Args:
         keys: Nested keys as in the file.
@@ -85,12 +90,12 @@ def list_named_files(keys: Any, dotted: str = "") -> Iterator[tuple[str, Path]]:
 
 
 def relocate_paths(keys: Any, moved: Mapping[str, Path], dotted: str = "") -> Any:
-    """Return keys with each path that does not exist replaced by that of `moved`, if it exists.
+    """Replace paths that no longer exist by their new locations, if these exist.
 
     Args:
-        keys: Nested as in the file.
-        moved: Dotted key → path.
-        dotted: Key of `keys`.
+        keys: Nested keys as in the file.
+        moved: Dotted key → new path.
+        dotted: Dotted key of `keys`.
     """
     if isinstance(keys, Mapping):
         return {key: relocate_paths(value, moved, f"{dotted}.{key}".lstrip(".")) for key, value in keys.items()}
@@ -101,7 +106,7 @@ def relocate_paths(keys: Any, moved: Mapping[str, Path], dotted: str = "") -> An
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a file exists; False for a name that is not valid."""
+    """Return whether a file exists; False if the path is not a valid file name."""
     try:
         return path.is_file()
     except (OSError, ValueError):

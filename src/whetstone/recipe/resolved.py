@@ -1,12 +1,17 @@
-"""Resolved recipe: the validated configuration of a run, with the origin of each key."""
+"""Resolved recipe: the validated configuration of a run, with the origin of each key.
+
+Aliases of component names, from papers and other libraries, are in `aliases.toml`.
+"""
 
 from __future__ import annotations
 
 import io
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,8 +24,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from whetstone.errors import RecipeError
 from whetstone.masking import known_secrets, remember_secret
 from whetstone.plugins import OptionError, to_serializable
-from whetstone.recipe.aliases import find_alias, replace_aliases
-from whetstone.recipe.error_messages import renamed_keys, unknown_nulls
+from whetstone.recipe.error_messages import find_renamed_keys, find_unknown_nulls
 from whetstone.recipe.loader import (
     WORLD,
     Keys,
@@ -51,44 +55,60 @@ _ODD = re.compile(r"[^\w ./:,()'+*<>=-]|^ | $")
 
 @dataclass(frozen=True)
 class Resolved:
-    """A validated recipe with the origin of each key."""
+    """Validated recipe, with the origin of each key for error messages.
+
+    `load_recipe` creates it.
+    """
 
     recipe: Recipe
+    """Validated settings, with defaults and with the values of environment variables."""
     name: str
+    """Name of the recipe, used for the default run directory and in messages."""
     keys: Mapping[str, Any]
-    """Merged keys without defaults."""
+    """Merged keys as written, without defaults."""
     places: Places = field(default_factory=dict)
-    """Dotted key → `file:line`."""
+    """Origin of each key: dotted key → `file:line`, or the override that set it."""
     worlds: tuple[str, ...] = ()
     """Names of the recipe and of those it extends, without methods."""
     notes: tuple[str, ...] = ()
-    """Notices for the user, one line each."""
+    """Notices for the user, one line each, such as keys that a method overrides."""
     unset: tuple[tuple[str, str], ...] = ()
     """(key, variable) of each `${NAME}` whose environment variable is not set."""
 
     def error(self, key: str, message: str) -> RecipeError:
-        """Return an error with the origin of `key` or of its nearest section."""
+        """Create an error about a key, which starts with the origin of the key.
+
+        Args:
+            key: Dotted recipe key.
+            message: Problem and remedy.
+
+        Returns:
+            Error with the text `file:line  key: message`; a key without an origin has that of its nearest section.
+        """
         return RecipeError(f"{find_origin(self.places, key, self.name)}  {key}: {message}")
 
     def with_changes(self, changes: Mapping[str, Any] = MappingProxyType({}), /, **sections: Any) -> Resolved:
-        """Return the recipe with dotted keys set; None removes a section.
+        """Return a copy of the recipe with some keys changed.
 
-        A function or class can replace the name of a component.
+        Functions and classes can replace names of components.
 
         Args:
-            changes: Values by dotted key.
+            changes: New value by dotted key; None removes a section.
             sections: Recipe keys; mappings are merged with the present ones.
 
         Raises:
-            RecipeError: Same as for `load_recipe`.
+            RecipeError: If the changed recipe is invalid; see `load_recipe`.
         """
         return self._apply(_python_changes(self.name, sections, changes))
 
     def with_overrides(self, overrides: Sequence[str]) -> Resolved:
-        """Return the recipe with `key=value` overrides applied, with values in YAML.
+        """Return a copy of the recipe with `key=value` overrides applied.
+
+        Args:
+            overrides: Overrides as on the command line, with values in YAML.
 
         Raises:
-            RecipeError: Same as for `load_recipe`.
+            RecipeError: If the changed recipe is invalid; see `load_recipe`.
         """
         return self._apply(parse_overrides(overrides))
 
@@ -97,35 +117,40 @@ class Resolved:
         return _built(self.name, stack, [changes]).with_notes(self.notes)
 
     def with_notes(self, notes: Sequence[str]) -> Resolved:
-        """Return the same recipe with the notes of an earlier form of it."""
+        """Return a copy of the recipe with additional notices for the user."""
         return replace(self, notes=tuple(dict.fromkeys((*notes, *self.notes))))
 
     def check_variables(self) -> None:
-        """Check that the recipe can be used, not only shown.
+        """Check that all environment variables that the recipe names are set.
+
+        A recipe with unset variables can be shown, but not run.
 
         Raises:
-            RecipeError: It names an environment variable that is not set.
+            RecipeError: If a variable is not set.
         """
         for key, variable in self.unset:
             raise self.error(key, describe_unset(variable))
 
-    def stored(self) -> dict[str, Any]:
-        """Return all values, as they are stored and shown: `${NAME}` is kept, and literal secrets are masked."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values of the recipe in the form in which they are stored.
+
+        References such as `${NAME}` are kept, and literal secrets are masked.
+        """
         return mask_literals(with_references(self.recipe.model_dump(mode="json"), self.keys))[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields, and the secrets that the process that loads the recipe must mask."""
+        """Return the fields for pickling, with the secrets that the receiving process must mask."""
         return {**self.__dict__, "secrets": known_secrets()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set the fields."""
+        """Restore the fields after unpickling, and mask the secrets in this process."""
         for value, replacement in state.pop("secrets").items():
             remember_secret(value, replacement)
         self.__dict__.update(state)
 
     def dump(self) -> str:
-        """Return the recipe as YAML with all defaults; loading it gives the same recipe."""
-        written = self.stored()
+        """Format the recipe as YAML with all defaults; loading it gives the same recipe."""
+        written = self.to_dict()
         for dotted, _ in find_unused_keys(self.recipe):  # only defaults: a key that is set without effect is rejected
             *above, last = dotted.split(".")
             section = written
@@ -166,8 +191,8 @@ def load_recipe(
         sections: Recipe keys; mappings are merged with the present ones, and None removes a key.
 
     Raises:
-        RecipeError: The recipe or a method does not exist, the YAML does not parse, a key is unknown, has a wrong type
-            or no effect, or methods conflict; the message has file, line and the nearest valid value.
+        RecipeError: If the recipe or a method does not exist, the YAML does not parse, a key is unknown, has a wrong
+            type or no effect, or methods conflict; the message has file, line and the nearest valid value.
     """
     name, stack = _read(recipe)
     changes = _python_changes(name, {**sections, "with": with_} if with_ is not None else sections, {})
@@ -176,13 +201,14 @@ def load_recipe(
 
 
 def load_stored_recipe(path: Path, *, moved: Mapping[str, Path] = MappingProxyType({})) -> Resolved:
-    """Return the recipe that a run has stored; names of earlier releases are converted.
+    """Load the recipe that a run has stored; names of earlier releases are converted.
 
     Args:
-        moved: Dotted key → path of an input that is used if the stored path no longer exists.
+        path: File `recipe.yaml` of the run.
+        moved: Dotted key → new path of an input that no longer exists at its stored path.
 
     Raises:
-        RecipeError: Same as `load_recipe`.
+        RecipeError: If the recipe is invalid; see `load_recipe`.
     """
     resolved = _built(path.stem, read(path, convert=lambda keys: relocate_paths(upgrade_recipe(keys), moved)), [])
     return replace(resolved, keys=_without_defaults(resolved.keys, Recipe))
@@ -191,8 +217,8 @@ def load_stored_recipe(path: Path, *, moved: Mapping[str, Path] = MappingProxyTy
 def _without_defaults(keys: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     """Return stored keys without values that are defaults.
 
-    A change can make a key have no effect, which is an error if the key is set. The default learning rate depends on
-    the policy and is kept.
+    A stored recipe has all defaults. After a change, a default may have no effect, which is an error for a key that is
+    set. The learning rate is kept, because its default depends on the policy.
     """
     remaining: dict[str, Any] = {}
     for key, value in keys.items():
@@ -205,12 +231,51 @@ def _without_defaults(keys: Mapping[str, Any], model: type[BaseModel]) -> dict[s
     return remaining
 
 
+ALIASES: Mapping[str, Mapping[str, Mapping[str, Any]]] = tomllib.loads(
+    (files(__package__) / "aliases.toml").read_text("utf-8")
+)
+"""Recipe key → alias → component, with options if the alias implies them. A name of a whole algorithm selects only one
+component here. PPO and GRPO have the same objective, the clipped surrogate; they differ in the advantage."""
+
+
+def find_alias(key: str, keys: Mapping[str, Any]) -> str:
+    """Return the alias that is the value of a recipe key; empty if it is no alias.
+
+    Args:
+        key: Recipe key, such as `advantage`.
+        keys: Keys of the recipe.
+
+    Returns:
+        The alias in the spelling of `ALIASES`.
+    """
+    written = keys.get(key)
+    name = written.get("name") if isinstance(written, Mapping) else written
+    name = name.lower().replace("-", "_") if isinstance(name, str) else ""
+    return name if name in ALIASES[key] else ""
+
+
+def replace_aliases(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace aliases of components in the keys of a recipe by component names.
+
+    Explicit options override those of the alias.
+    """
+    resolved = dict(keys)
+    for key, names in ALIASES.items():
+        written = keys.get(key)
+        options = dict(written) if isinstance(written, Mapping) else {"name": written}
+        name = options.get("name")
+        meant = names.get(name.lower().replace("-", "_")) if isinstance(name, str) else None
+        if meant is not None:
+            resolved[key] = {**meant, **{option: value for option, value in options.items() if option != "name"}}
+    return resolved
+
+
 _Changes = tuple[Mapping[str, Any], Mapping[str, str]]
 """Values by dotted key, and the origin of each."""
 
 
 def _read(recipe: str | Path | Mapping[str, Any] | Recipe | Resolved) -> tuple[str, LayeredKeys]:
-    """Return (name, layers of keys)."""
+    """Return (name, layers of keys) of a recipe in any of its forms."""
     if isinstance(recipe, Resolved):
         return recipe.name, LayeredKeys(recipe.worlds, dict(recipe.keys), dict(recipe.places))
     if isinstance(recipe, str | Path):
@@ -221,7 +286,10 @@ def _read(recipe: str | Path | Mapping[str, Any] | Recipe | Resolved) -> tuple[s
 
 
 def _python_changes(name: str, sections: Mapping[str, Any], changes: Mapping[str, Any]) -> _Changes:
-    """Return changes from Python; mappings in `sections` are merged with the present ones."""
+    """Convert changes from Python to dotted keys with origins.
+
+    Mappings in `sections` are merged with the present ones later.
+    """
     named: Mapping[str, Any] = to_serializable({**sections, **changes})
     masked, _ = mask_literals(named)
     origins = {dotted: f"{name} with {dotted}={shorten_value(value)}" for dotted, value in masked.items()}
@@ -230,13 +298,13 @@ def _python_changes(name: str, sections: Mapping[str, Any], changes: Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A value that is merged with the present one."""
+    """Mapping of recipe keys that is merged with the present one."""
 
     value: Any
 
 
 def _built(name: str, stack: LayeredKeys, change_sets: Sequence[_Changes]) -> Resolved:
-    """Apply methods to the keys, and changes on top of both."""
+    """Apply methods to the keys, then changes, and validate the result."""
     named, place, outside = stack.methods, stack.places.get("with", name), name in stack.always
     for changes, origins in change_sets:
         if "with" in changes:
@@ -261,7 +329,10 @@ def _built(name: str, stack: LayeredKeys, change_sets: Sequence[_Changes]) -> Re
 
 
 def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove null keys, which then have their defaults. Ablations are changes to apply later and keep theirs."""
+    """Remove null keys, which then have their defaults.
+
+    Ablations keep theirs, because they are changes to apply later.
+    """
     return {
         key: _without_nulls(value) if isinstance(value, Mapping) and key != "ablations" else value
         for key, value in keys.items()
@@ -272,7 +343,7 @@ def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
 def _resolve(
     name: str, keys: Keys, places: Places, worlds: tuple[str, ...], laid: LayeredRecipe, notes: tuple[str, ...]
 ) -> Resolved:
-    for wrong in (*renamed_keys(keys), *unknown_nulls(Recipe, keys)):
+    for wrong in (*find_renamed_keys(keys), *find_unknown_nulls(Recipe, keys)):
         raise RecipeError(f"{find_origin(places, wrong.key, name)}  {wrong}")
     keys = resolve_paths(_without_nulls(keys), None)
     notes = (*notes, *_partial_methods(keys, laid))
@@ -310,7 +381,7 @@ def _resolve(
 
 
 def _fit_minibatches(keys: Keys, places: Places, laid: LayeredRecipe) -> tuple[Keys, list[str]]:
-    """Lower the number of minibatches that a method sets to the number of groups of a step."""
+    """Reduce a method's number of minibatches to the number of groups per step."""
     key, stage = "reinforcement.minibatches", keys.get("reinforcement")
     method = next((each.name for each in laid.methods if each.places.get(key) == places.get(key, "")), None)
     if method is None or not isinstance(stage, Mapping):
@@ -323,7 +394,7 @@ def _fit_minibatches(keys: Keys, places: Places, laid: LayeredRecipe) -> tuple[K
 
 
 def _partial_methods(keys: Mapping[str, Any], laid: LayeredRecipe) -> Iterator[str]:
-    """Yield a note if the estimator has the name of a method that sets other keys too."""
+    """Yield a note if the advantage estimator is only one key of a method."""
     name = find_alias("advantage", keys)
     method = name.replace("_", "-").replace("++", "-plus-plus")
     if method not in built_in_methods() or method in (each.name for each in laid.methods):
@@ -334,7 +405,10 @@ def _partial_methods(keys: Mapping[str, Any], laid: LayeredRecipe) -> Iterator[s
 
 
 def _unsayable(value: Any, dotted: str) -> Iterator[tuple[str, str]]:
-    """Yield (key, problem) for values that a file cannot contain: non-finite numbers and lone surrogates."""
+    """Yield (key, problem) for values that no recipe file can contain.
+
+    These are non-finite numbers and lone surrogates.
+    """
     if isinstance(value, float) and not math.isfinite(value) and dotted not in _WITHOUT_BOUND:
         yield dotted, f"a finite number is expected, got {value}"
     elif isinstance(value, str) and _HALF.search(value):
@@ -347,6 +421,7 @@ def _unsayable(value: Any, dotted: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_set(keys: Mapping[str, Any], dotted: str) -> bool:
+    """Return whether a dotted key has a value other than null."""
     node: Any = keys
     for part in dotted.split("."):
         if not isinstance(node, Mapping) or node.get(part) is None:
@@ -356,7 +431,7 @@ def _is_set(keys: Mapping[str, Any], dotted: str) -> bool:
 
 
 def _compact(value: Any, *, keep_none: bool) -> Any:
-    """Format sections in flow style."""
+    """Convert sections to YAML flow style."""
     if isinstance(value, Mapping):
         written = CommentedMap(
             (_text(key), _compact(below, keep_none=keep_none))
@@ -371,5 +446,5 @@ def _compact(value: Any, *, keep_none: bool) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Quote text with special characters of YAML, which could be parsed differently without quotes."""
+    """Quote a text with special characters of YAML."""
     return DoubleQuotedScalarString(value) if isinstance(value, str) and _ODD.search(value) else value

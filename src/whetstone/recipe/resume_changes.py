@@ -1,4 +1,4 @@
-"""Keys of a recipe that can change when a run continues, and the changes that were made to the recipe of a run.
+"""Recipe keys that can change when a run resumes, and the recorded changes of a run.
 
 Each settings class declares in `CHANGES` which of its fields can change, and the effect of a change. Fields that are
 not declared define a run (model, tokenizer, tasks, environment, reward, seed) and cannot change.
@@ -25,23 +25,26 @@ EFFECTS = {
     "evaluation": "applies to the evaluations after the change",
     FIXED: "cannot change in a run",
 }
-"""Effect → its meaning."""
+"""Effect of a change → its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeChange:
-    """One change of the recipe of a run: recorded when the run continued with other values."""
+    """Change of a run's recipe, recorded when the run resumed with other values.
+
+    The run directory stores the changes in `changes.json`.
+    """
 
     stage: str
-    """Stage in which the change applies."""
+    """Stage from which the change applies."""
     step: int
-    """Steps of the stage that were made before the change."""
+    """Number of steps of the stage that were made before the change."""
     keys: Mapping[str, tuple[Any, Any]]
-    """Dotted key → (value before, value after); None: absent."""
+    """Dotted key → (value before, value after); None if the key is absent."""
     next_group: int = 0
-    """First group that is sampled with the new recipe if the change discards earlier unused groups."""
+    """First group that is sampled with the new recipe, if the change discards unused groups."""
     time: float = 0.0
-    """When the change was recorded, in seconds since the epoch."""
+    """Time at which the change was recorded, in seconds since the epoch."""
 
     def __str__(self) -> str:
         values = ", ".join(
@@ -55,11 +58,15 @@ class RecipeChange:
         return any(find_effect(key) == "sampling" for key in self.keys)
 
     def is_reached(self, done: Mapping[str, int]) -> bool:
-        """Return whether a run that has made these steps by stage is at the change or after it."""
+        """Return whether a run has reached the change.
+
+        Args:
+            done: Number of completed steps by stage.
+        """
         return done.get(self.stage, 0) >= self.step
 
     def to_json(self) -> dict[str, Any]:
-        """Return the change as `changes.json` stores it."""
+        """Return the change in the form of `changes.json`."""
         keys = {key: {"before": old, "after": new} for key, (old, new) in self.keys.items()}
         return {
             "stage": self.stage,
@@ -71,10 +78,10 @@ class RecipeChange:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> RecipeChange:
-        """Return a change that `to_json` returned.
+        """Create a change from the form of `changes.json`.
 
         Raises:
-            LookupError, TypeError: A field is missing or has another type.
+            LookupError, TypeError: If a field is missing or has another type.
         """
         keys = {key: (each["before"], each["after"]) for key, each in stored["keys"].items()}
         return cls(stored["stage"], stored["step"], keys, stored["next_group"], stored["time"])
@@ -82,26 +89,32 @@ class RecipeChange:
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """Steps of a run that have one recipe."""
+    """Steps of a run that were made with the same recipe."""
 
     resolved: Resolved
+    """Recipe of these steps."""
     changes: Sequence[RecipeChange] = field(default_factory=tuple)
     """Changes before these steps, earliest first."""
     end: RecipeChange | None = None
-    """The change that ends them; None: the recipe is the current one."""
+    """Change that ends these steps; None: the recipe is the current one."""
 
     def contains_step(self, stage: str, done: int) -> bool:
-        """Return whether the step after `done` steps of a stage was made before the change that ends the era."""
+        """Return whether the next step of a stage belongs to this era.
+
+        Args:
+            stage: Kind of the stage.
+            done: Number of completed steps of the stage.
+        """
         if self.end is None or stage != self.end.stage:
             return self.end is None or STAGE_KINDS.index(stage) < STAGE_KINDS.index(self.end.stage)
         return done < self.end.step
 
 
 def parse_changes(stored: Any) -> list[RecipeChange]:
-    """Return the changes that the content of `changes.json` holds, earliest first; None: none.
+    """Parse the content of `changes.json`, earliest change first; None means no change.
 
     Raises:
-        ValueError: It holds something else.
+        ValueError: If the content has another form.
     """
     try:
         return [RecipeChange.from_json(each) for each in stored or []]
@@ -110,7 +123,12 @@ def parse_changes(stored: Any) -> list[RecipeChange]:
 
 
 def list_eras(current: Resolved, changes: Sequence[RecipeChange]) -> list[Era]:
-    """Return the recipes that a run has had, earliest first; the last one is the current recipe."""
+    """Return the recipes that a run has had, earliest first.
+
+    Args:
+        current: Current recipe of the run, which is the last era.
+        changes: Recorded changes, earliest first.
+    """
     eras = [Era(current, tuple(changes))]
     for number in reversed(range(len(changes))):
         before = {key: old for key, (old, _) in changes[number].keys.items()}
@@ -120,12 +138,19 @@ def list_eras(current: Resolved, changes: Sequence[RecipeChange]) -> list[Era]:
 
 
 def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return dotted key → (value before, value after) of the keys of two recipes that differ; None: absent."""
+    """Return the keys of two recipes that differ.
+
+    Returns:
+        Dotted key → (value before, value after); None if the key is absent.
+    """
     return dict(compare_keys(before, after))
 
 
 def compare_keys(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield dotted key, value before and value after of nested keys that differ; None: absent."""
+    """Yield (dotted key, (value before, value after)) of nested keys that differ.
+
+    A value is None if the key is absent.
+    """
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in {**before, **after}:
             yield from compare_keys(before.get(name), after.get(name), f"{key}.{name}".lstrip("."))
@@ -134,7 +159,7 @@ def compare_keys(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, 
 
 
 def find_effect(key: str) -> str:
-    """Return the effect of a change of a dotted key in a run: a key of `EFFECTS`."""
+    """Return the effect of changing a dotted key in a run, which is a key of `EFFECTS`."""
     model: type[BaseModel] | None = Recipe
     for part in key.split("."):
         if model is None:
@@ -149,7 +174,7 @@ def find_effect(key: str) -> str:
 
 
 def find_stage(key: str) -> str | None:
-    """Return the stage whose settings a dotted key belongs to; None: the key is of no single stage."""
+    """Return the kind of stage whose settings contain a dotted key, or None."""
     kind = key.partition(".")[0]
     return kind if kind in STAGE_KINDS else None
 

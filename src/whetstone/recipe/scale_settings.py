@@ -1,4 +1,4 @@
-"""Settings of the machines of a run: the Ray cluster and the components on it."""
+"""Settings of the processes and machines of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whetstone.recipe.settings_base import Settings
 
 
 class ScaleSettings(Settings):
-    """Processes and machines for sampling and training: this process, or components that Ray places and restarts."""
+    """Processes and machines for sampling and training: this process, or Ray."""
 
     backend: Literal["none", "local-ray", "ray"] = "none"
     """`none`: this process. `local-ray`: Ray is started on this machine and ends with the run. `ray`: an existing
@@ -25,7 +25,7 @@ class ScaleSettings(Settings):
     """Maximum number of environment workers. Workers beyond `environment_workers` join the run when the cluster has
     free resources, and leave it with their nodes. null: no worker joins later."""
     reward_workers: int = Field(0, ge=0)
-    """Number of processes that score finished episodes; 0: environment workers do."""
+    """Number of processes that score finished episodes; 0: the environment workers score them."""
     engine_replicas: int = Field(1, ge=1)
     """Number of engines, each with all weights; an episode stays with one replica."""
     max_engine_replicas: int | None = Field(None, ge=1)
@@ -47,11 +47,11 @@ class ScaleSettings(Settings):
     colocated: bool = False
     """Whether replicas use the GPUs of the learner and alternate with it."""
     worker_cpus: float = Field(1.0, gt=0)
-    """CPUs of an environment or reward worker, as counted by Ray."""
+    """Number of CPUs that Ray reserves for an environment or reward worker."""
     replica_cpus: float = Field(1.0, gt=0)
-    """CPUs of an engine replica, as counted by Ray."""
+    """Number of CPUs that Ray reserves for an engine replica."""
     replica_gpus: float = Field(0.0, ge=0)
-    """GPUs of an engine replica, for each of `tensor_parallel`; 0: CPUs."""
+    """Number of GPUs that Ray reserves for an engine replica, for each of `tensor_parallel`; 0: it runs on CPUs."""
     object_store_mib: int | None = Field(None, ge=76)
     """Shared memory of `local-ray` for weights and trajectories, in MiB; null: the size of the weights, with a
     margin."""
@@ -80,7 +80,10 @@ class ScaleSettings(Settings):
 
 
 def coerce_backend() -> BeforeValidator:
-    """Accept a backend instead of a mapping, and the key `name` that the command line creates with other keys."""
+    """Return a validator that accepts the name of a backend instead of a mapping.
+
+    It also accepts the key `name`, which the command line creates next to other keys.
+    """
 
     def read(value: Any) -> Any:
         if isinstance(value, str):
@@ -97,4 +100,4 @@ KEYS_OF_RAY = (
     "routing", "tensor_parallel", "engine_addresses", "colocated", "worker_cpus", "replica_cpus", "replica_gpus",
     "start_timeout_seconds",
 )  # fmt: skip
-"""Keys without effect if everything runs in one process."""
+"""Keys that have no effect if everything runs in one process."""

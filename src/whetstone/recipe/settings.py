@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from whetstone.plugins import to_serializable
 from whetstone.recipe.critic_settings import CriticSettings, ProcessModelSettings
 from whetstone.recipe.error_messages import describe_validation_error
 from whetstone.recipe.live_settings import LiveSettings
 from whetstone.recipe.policy_settings import MemberSettings, PolicySettings
+from whetstone.recipe.resolve_paths import split_start
 from whetstone.recipe.scale_settings import ScaleSettings, coerce_backend
 from whetstone.recipe.settings_base import (
     LossTermPart,
@@ -38,11 +39,36 @@ from whetstone.recipe.stage_settings import (
     SupervisedSettings,
     coerce_items,
 )
-from whetstone.recipe.start_settings import StartSettings, coerce_start
+
+
+class StartSettings(Settings):
+    """Checkpoint of another run from which a new run starts. Short form: `RUN` or `RUN@STEP`."""
+
+    path: str
+    """Run directory (of a chain of stages, the last one is used), or a checkpoint directory. The run stores the
+    checkpoint that it started from."""
+    step: int | None = Field(None, ge=0)
+    """Number of the checkpoint, as in `checkpoints/step-000050`; null: the latest one."""
+    what: Literal["weights", "all"] = "weights"
+    """`weights`: only the weights. `all`: also the state of optimizer, critics and stateful components (replay buffers,
+    curriculum); requires that the first stage has the kind and optimizer of the checkpoint's stage. Steps, schedules
+    and tasks start from the beginning in both cases."""
+
+
+def coerce_start() -> BeforeValidator:
+    """Return a validator that accepts `RUN` or `RUN@STEP` instead of a mapping."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        path, step = split_start(value)
+        return {"path": path, "step": step}
+
+    return BeforeValidator(read)
 
 
 class ChatSettings(Settings):
-    """Chat format and chat template variables."""
+    """Settings of the conversion between messages and tokens."""
 
     format: str = "auto"
     """Tool-call format by name. `auto`: the format of the model's chat template; if the template has none, and for a
@@ -86,13 +112,13 @@ class EnvironmentSettings(BaseModel):
     fault_injection: NoiseSettings | None = None
     """Random failures, stale results and delays of actions; null injects none."""
     effects: dict[str, Literal["read", "write", "destructive"]] | None = None
-    """Effects of tools outside of the episode, by tool; instead of those that the tools declare."""
+    """Side effects of tools outside of the episode: tool → effect; overrides the effects that the tools declare."""
     allow_effects: bool | list[str] | None = None
     """Permission for real calls of tools with the effects `write` and `destructive`: true for all, or their names."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the environment itself."""
+        """Options of the environment: all keys that are not fields of this class."""
         return dict(self.model_extra or {})
 
 
@@ -139,7 +165,7 @@ class NoiseSettings(Settings):
     error_rate: float = Field(0.0, ge=0, lt=1)
     """Probability that an action fails and is not executed."""
     stale_rate: float = Field(0.0, ge=0, lt=1)
-    """Probability that the result of the previous action is returned."""
+    """Probability that an action returns the result of the previous action."""
     delay_seconds: float = Field(0.0, ge=0)
     """Median of the additional duration of an action."""
     delay_sigma: float = Field(1.0, ge=0)
@@ -160,7 +186,7 @@ class RolloutSettings(Settings):
     strategy: Annotated[Part, coerce_name("independent")] = Part(name="independent")
     """Sampling strategy for the trajectories of a task: `independent`, `random_branching`, `entropy_branching`, …"""
     budget_allocation: Annotated[Part | None, coerce_name()] = None
-    """Group size and turn limit of each group, such as `horizon_stages`; null: the same for every group."""
+    """Rule for group size and turn limit of each group, such as `horizon_stages`; null: the same for every group."""
     start_states: Annotated[Part | None, coerce_name()] = None
     """States from which episodes start, such as `expert_prefix`; null: the initial state of the task."""
     context_transforms: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
@@ -207,7 +233,7 @@ class RolloutSettings(Settings):
 
 
 class AggregationSettings(Settings):
-    """Weight of the loss of a token in an update."""
+    """Weight of each token's loss in an update."""
 
     CHANGES: ClassVar = list_changeable_fields(update="mode tokens")
 
@@ -237,7 +263,7 @@ class TeacherSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """Success on held-out tasks, before and after each stage."""
+    """Evaluation on held-out tasks, before and after each stage."""
 
     CHANGES: ClassVar = list_changeable_fields(evaluation="interval_steps interval_episodes")
 
@@ -248,12 +274,12 @@ class EvaluationSettings(Settings):
     temperature: float = Field(0.0, ge=0)
     """Sampling temperature of evaluations; 0: greedy."""
     strategy: Annotated[Part | None, coerce_name()] = None
-    """Selection of an answer from several attempts, such as `best_of`, `majority_vote`, `tree_search`; null: every
-    attempt counts."""
+    """Strategy that selects one answer from several attempts, such as `best_of`, `majority_vote`, `tree_search`; null:
+    every attempt is scored."""
     interval_steps: int | None = Field(None, ge=1)
     """Number of updates between evaluations during reinforcement; null: only before and after stages."""
     interval_episodes: int = Field(100, ge=1)
-    """Number of held-out tasks of these evaluations."""
+    """Number of held-out tasks of the evaluations at `interval_steps`."""
     validation_episodes: int = Field(200, ge=1)
     """Number of validation tasks of `reinforcement.keep: best`: the held-out tasks of the source that follow the test
     tasks, the first `episodes`."""
@@ -262,7 +288,7 @@ class EvaluationSettings(Settings):
 _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
 """Default learning rates of reinforcement for pretrained models, as in verl and TRL: all weights, adapters."""
 _IMITATION = 10
-"""Factor of these rates in supervised stages."""
+"""Factor of the pretrained learning rates in supervised stages."""
 _TINY_MUON_RATE, _TINY_RATE, _TINY_DECAY, _TINY_GROUPS = 3e-3, 3e-4, 0.9, 32
 """Defaults of reinforcement for a tiny policy after a supervised stage: learning rate with Muon, learning rate with
 AdamW, fraction of the decay, and `full_rate_groups`."""
@@ -290,10 +316,12 @@ def _gentle(supervised: SupervisedSettings, reinforcement: ReinforcementSettings
 
 
 class Recipe(Settings):
-    """All settings of a run. In Python, functions and classes can be used instead of names.
+    """All settings of a run.
+
+    In Python, functions and classes can be used instead of component names.
 
     Raises:
-        RecipeError: A key is unknown, missing or has the wrong type; in one line.
+        RecipeError: If a key is unknown, missing or has the wrong type; the message is one line.
     """
 
     CHANGES: ClassVar = list_changeable_fields(
@@ -335,7 +363,10 @@ class Recipe(Settings):
         return self
 
     def _suit(self, key: str, defaults: Mapping[str, Any]) -> None:
-        """Give those keys of a stage that are not set other defaults; they stay unset, so they follow later changes."""
+        """Set other defaults for keys of a stage that are not set.
+
+        The keys still count as unset, so they follow later changes.
+        """
         stage = getattr(self, key)
         unset = {name: value for name, value in defaults.items() if name not in stage.model_fields_set}
         suited = stage.model_copy(update=unset)
@@ -363,7 +394,7 @@ class Recipe(Settings):
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of all random numbers."""
     policy: PolicySettings
-    """Model that is trained; with `policies`, the first of them."""
+    """Model that is trained; with `policies`, the first one."""
     policies: dict[str, MemberSettings] = {}
     """Several models by name, each with the keys of `policy`; `policy` is the short form for one, and its keys override
     those of the first. The others play the seats that have their names, or those that
@@ -442,7 +473,7 @@ class Recipe(Settings):
     """Terms that are added to the objective, such as `{name: entropy, weight: 0.001}` or `{name: "my_losses:brevity",
     weight: 0.01, over: sampled}`; see `docs/guide/own-method.md`."""
     aggregation: Annotated[AggregationSettings, coerce_mode()] = AggregationSettings()
-    """Weight of the loss of a token."""
+    """Weight of each token's loss in an update."""
     importance_correction: Annotated[Part | None, coerce_name()] = None
     """Importance weights of off-policy tokens, such as `masked`, `truncated`; null weighs all tokens equally."""
     critic: CriticSettings | None = None

@@ -1,4 +1,4 @@
-"""Stages of a recipe: each stage of a multi-stage recipe as a recipe with one stage.
+"""Stages of a multi-stage recipe, each as a recipe with a single stage.
 
 A recipe of several stages is a chain of runs. Each stage starts with the final weights of the preceding one. The common
 pair, a warm-up and reinforcement, is a single run.
@@ -29,25 +29,29 @@ _TINY_RATE: float = OptimizerSettings.model_fields["learning_rate"].default
 
 @dataclass(frozen=True, slots=True)
 class NamedStage:
-    """A stage of a multi-stage recipe."""
+    """Stage of a multi-stage recipe, which is run as a separate recipe."""
 
     name: str
-    """Name such as `2-preference`: its number, and its kind or `name`."""
+    """Name of the stage: its number, and its kind or `name`, such as `2-preference`."""
     kind: str
-    """Recipe key of the stage."""
+    """Kind of the stage: its recipe key, such as `preference`."""
     resolved: Resolved
     """Recipe with only this stage; its policy is the initial policy of the whole recipe."""
     new_adapters: bool
-    """Whether existing adapters are merged into the weights; then new adapters start, or none."""
+    """Whether existing adapters are merged into the weights before the stage; the stage then starts new adapters or
+    none."""
     reads: Mapping[str, str] = field(default_factory=dict)
-    """Dotted key → preceding stage that is read: `supervised.data` → `1-sampling`."""
+    """Dotted key → earlier stage that provides its data: `supervised.data` → `1-sampling`."""
 
 
 def list_stages(resolved: Resolved) -> list[NamedStage]:
-    """Return the stages of a multi-stage recipe in order, including repeated rounds; empty if it is one run.
+    """Return the stages of a multi-stage recipe in order, including repeated rounds.
+
+    Returns:
+        The stages; empty if the recipe is a single run.
 
     Raises:
-        RecipeError: A stage has an invalid key, or two have the same name.
+        RecipeError: If a stage has an invalid key, or two stages have the same name.
     """
     recipe = resolved.recipe
     stages: list[Mapping[str, Any]] = [dict(stage) for stage in recipe.stages]
@@ -80,13 +84,13 @@ def list_stages(resolved: Resolved) -> list[NamedStage]:
 
 
 def _is_skipped(resolved: Resolved, stage: Mapping[str, Any]) -> bool:
-    """Return whether an `optional` stage is not part of this recipe."""
+    """Return whether an `optional` stage is left out of this recipe."""
     kind = next(kind for kind in STAGE_KINDS if kind in stage)
     return bool(stage.get("optional", False)) and kind not in resolved.recipe.own_stages
 
 
 def _list_stage_names(resolved: Resolved) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, name of a stage) for each stage that is read for its episodes or its reward model."""
+    """Yield (dotted key, stage name) for each reference to another stage's episodes or reward model."""
     reward = resolved.recipe.reward
     yield from _list_scorer_names("reward", {"name": reward.name, **reward.options})
     for kind, settings in resolved.recipe.own_stages.items():
@@ -96,7 +100,7 @@ def _list_stage_names(resolved: Resolved) -> Iterator[tuple[str, str]]:
 
 
 def _list_scorer_names(key: str, part: Any) -> Iterator[tuple[str, str]]:
-    """Yield the stages named in a reward, and in the rewards that it combines."""
+    """Yield references to stages in a reward, and in the rewards that it combines."""
     if isinstance(part, Mapping):
         if part.get("name") == "reward_model" and part.get("stage"):
             yield key, str(part["stage"])
@@ -105,7 +109,11 @@ def _list_scorer_names(key: str, part: Any) -> Iterator[tuple[str, str]]:
 
 
 def _find_stage(resolved: Resolved, key: str, name: str, before: Sequence[NamedStage]) -> str:
-    """Return the last preceding stage of this name or kind that samples, or that trains a reward model."""
+    """Return the last preceding stage of a name or kind that provides episodes or a reward model.
+
+    Raises:
+        RecipeError: If there is no such stage.
+    """
     kinds = (REWARD_MODEL,) if key.split(".")[2] == "reward" else SAMPLES
     what = "trains a scorer" if kinds == (REWARD_MODEL,) else "samples"
     sampled = [stage.name for stage in before if stage.kind in kinds]
@@ -121,7 +129,10 @@ def _find_stage(resolved: Resolved, key: str, name: str, before: Sequence[NamedS
 
 
 def _ends_early(recipe: Recipe) -> bool:
-    """Return whether the last step of the warm-up is not known in advance; then it is a separate run."""
+    """Return whether the warm-up may end before its last step.
+
+    It is then a separate run, because its number of steps is not known in advance.
+    """
     return recipe.supervised is not None and recipe.supervised.until is not None
 
 
@@ -129,7 +140,7 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
     kind = next(kind for kind in STAGE_KINDS if kind in stage)
     adapters = stage.get("adapters", "kept")
     if adapters not in ("kept", "new", "merged"):
-        raise resolved.error(f"{key}.adapters", f'"{adapters}" must be kept, new or merged')
+        raise resolved.error(f"{key}.adapters", f'must be kept, new or merged, got "{adapters}"')
     if adapters != "kept" and resolved.recipe.policy.lora is None:
         raise resolved.error(f"{key}.adapters", "has no effect: there are no adapters (policy.lora)")
     without: dict[str, Any] = {other: None for other in STAGE_KINDS if other != kind}

@@ -10,22 +10,22 @@ from whetstone.recipe.settings_base import Part, Seconds, Settings, coerce_name,
 
 
 def _data() -> BeforeValidator:
-    """Accept a path instead of a mapping."""
+    """Return a validator that accepts a path instead of a mapping."""
     return BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
 
 
 def coerce_items() -> BeforeValidator:
-    """Accept one item instead of a list."""
+    """Return a validator that accepts one item instead of a list."""
     return BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value])
 
 
 class UntilSettings(Settings):
-    """Early stopping of a stage before its `steps`, decided from recorded steps."""
+    """Early stopping of a stage before its `steps`, based on recorded steps."""
 
     success: float | None = Field(None, gt=0, le=1)
-    """Fraction of solved episodes, as the mean over `window` steps; for stages that sample."""
+    """Fraction of solved episodes, as mean over `window` steps, at which the stage ends; for stages that sample."""
     plateau: int | None = Field(None, ge=1)
-    """Number of steps without an improvement of the mean over `window` steps."""
+    """Number of steps without an improvement of the mean over `window` steps, after which the stage ends."""
     monitor: Literal["reward", "loss"] | None = None
     """Metric of `plateau`; null: the reward if the stage samples episodes, otherwise the loss."""
     min_delta: float = Field(0.01, ge=0)
@@ -35,7 +35,7 @@ class UntilSettings(Settings):
 
 
 class OptimizerSettings(Settings):
-    """Settings that all stages share."""
+    """Settings that all stages share: steps, optimizer, schedule, memory and checkpoints."""
 
     CHANGES: ClassVar = list_changeable_fields(
         none="optimizer_offload checkpoint_interval_steps keep_last keep_interval_steps",
@@ -95,7 +95,7 @@ class OptimizerSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Custom training data; a path is sufficient."""
+    """Training data of a stage; its path is sufficient."""
 
     path: str = ""
     """JSON Lines, one JSON list (`.json`), Parquet (`.parquet`, or a folder of such files), or a dataset of Hugging
@@ -148,7 +148,7 @@ class DataSettings(Settings):
 
     @property
     def filter_keys(self) -> tuple[str, ...]:
-        """Return the keys that are set and apply only to stored episodes."""
+        """Keys that are set and apply only to stored episodes."""
         own = type(self).model_fields
         return tuple(name for name in self.OF_EPISODES if getattr(self, name) != own[name].default)
 
@@ -157,7 +157,7 @@ class SupervisedSettings(OptimizerSettings):
     """Supervised fine-tuning on demonstrations of the task source's expert, or on data."""
 
     batch_size: int = Field(32, ge=1)
-    """Demonstrations per step. Demonstrations of the expert are used once, those of a file in epochs."""
+    """Number of demonstrations per step. Demonstrations of the expert are used once, those of a file in epochs."""
     data: Annotated[DataSettings | None, _data()] = None
     """Conversations in the format of OpenAI, instead of demonstrations of the expert; or stored episodes of a run."""
     tasks: dict[str, Any] = {}
@@ -172,7 +172,7 @@ class SamplingSettings(OptimizerSettings):
     steps: int = Field(1, ge=1)
     """Number of sampling steps."""
     tasks_per_step: int = Field(64, ge=1)
-    """Groups of episodes per step."""
+    """Number of groups of episodes per step."""
     max_failures: int = Field(100, ge=0)
     """Same as `reinforcement.max_failures`."""
 
@@ -183,9 +183,9 @@ class PretrainingSettings(OptimizerSettings):
     data: Annotated[DataSettings, _data()]
     """Texts: rows with `text`, or a `.txt` file with texts that are separated by empty lines."""
     batch_size: int = Field(16, ge=1)
-    """Windows of text per step."""
+    """Number of windows of text per step."""
     window: int = Field(512, ge=2)
-    """Tokens per window, at most the context length of the model."""
+    """Number of tokens per window, at most the context length of the model."""
 
 
 class PreferenceSettings(OptimizerSettings):
@@ -198,10 +198,10 @@ class PreferenceSettings(OptimizerSettings):
     of a run, or of a log with `reward`: the best and the worst episode of each task with their exact tokens; for `kto`
     each episode separately; for `step_dpo` all episodes, compared from the turn at which they diverge."""
     batch_size: int = Field(16, ge=1)
-    """Pairs, or rated singles, per step; the data are used in epochs."""
+    """Number of pairs, or rated single answers, per step; the data are used in epochs."""
     objective: Annotated[Part, coerce_name("dpo")] = Part(name="dpo")
-    """`dpo`, `ipo`, `simpo`, `orpo`, `step_dpo` (compares turns that continue the same turn); for rated singles
-    `kto`."""
+    """Preference loss: `dpo`, `ipo`, `simpo`, `orpo`, `step_dpo` (compares turns that continue the same turn); for
+    rated single answers `kto`."""
     reference_device: str | None = None
     """Same as `reinforcement.reference_device`."""
     reference_offload: bool = False
@@ -232,7 +232,7 @@ class OfflineSettings(OptimizerSettings):
     data: Annotated[DataSettings, _data()]
     """A run directory, or a file of its `trajectories/`."""
     tasks_per_step: int = Field(16, ge=1)
-    """Groups per step; the data are used in epochs."""
+    """Number of groups per step; the data are used in epochs."""
     reference_kl: float = Field(0.0, ge=0)
     """Same as `reinforcement.reference_kl`."""
     reference_device: str | None = None
@@ -287,7 +287,7 @@ class StoredMixtureSettings(Settings):
 
 
 class GroupSourceSettings(Settings):
-    """A source of groups that are mixed with the sampled ones of reinforcement."""
+    """Source of groups that are mixed with the sampled groups of reinforcement."""
 
     source: Annotated[Part, coerce_name()]
     """`{name: stored, data: PATH}`; `{name: imagined, environment: {tools: […]}}`, episodes that the policy plays in
@@ -301,13 +301,15 @@ class GroupSourceSettings(Settings):
 
 
 class RewardModelSettings(OptimizerSettings):
-    """Reward model for a later `reinforcement` stage (`reward: {name: reward_model, stage: reward_model}`): a linear
-    head on the hidden states of a frozen model. The policy is not trained."""
+    """Reward model for a later `reinforcement` stage: a linear head on a frozen model.
+
+    The later stage uses it by `reward: {name: reward_model, stage: reward_model}`. The policy is not trained.
+    """
 
     data: Annotated[DataSettings, _data()]
-    """Pairs, rated singles, or stored episodes with rewards."""
+    """Training data: pairs, rated single answers, or stored episodes with rewards."""
     objective: Literal["pairs", "outcomes"] = "pairs"
-    """`pairs`: Bradley-Terry loss on pairs; `outcomes`: cross-entropy of success."""
+    """Loss of the reward model. `pairs`: Bradley-Terry loss on pairs; `outcomes`: cross-entropy of success."""
     path: str | None = None
     """Model whose hidden states are used, see `policy.path`; null: the policy, with its weights at this stage."""
     held_out: float = Field(0.2, gt=0, lt=1)
@@ -330,13 +332,14 @@ class DistillationSettings(OptimizerSettings):
     )
 
     tasks_per_step: int = Field(16, ge=1)
-    """Groups of episodes per step."""
+    """Number of groups of episodes per step."""
     minibatches: int = Field(1, ge=1)
     """Same as `reinforcement.minibatches`."""
     objective: Annotated[Part, coerce_name("importance_weighted_distillation")] = Part(
         name="importance_weighted_distillation"
     )
-    """`importance_weighted_distillation`, `on_policy_distillation`, or another that reads `teacher_logprobs`."""
+    """Distillation loss: `importance_weighted_distillation`, `on_policy_distillation`, or another that reads
+    `teacher_logprobs`."""
     max_mismatch_kl: float = Field(0.1, gt=0)
     """Same as `reinforcement.max_mismatch_kl`."""
     max_failures: int = Field(100, ge=0)
@@ -344,13 +347,13 @@ class DistillationSettings(OptimizerSettings):
 
 
 def get_data(settings: OptimizerSettings) -> DataSettings | None:
-    """Return the custom data of a stage; None if there is none."""
+    """Return the `data` settings of a stage; None if the stage has no data."""
     kinds = SupervisedSettings | PretrainingSettings | PreferenceSettings | OfflineSettings | RewardModelSettings
     return settings.data if isinstance(settings, kinds) else None
 
 
 class ReinforcementSettings(OptimizerSettings):
-    """Reinforcement learning."""
+    """Settings of a reinforcement learning stage."""
 
     CHANGES: ClassVar = list_changeable_fields(
         none="reference_device reference_offload max_mismatch_kl max_failures",
@@ -363,7 +366,7 @@ class ReinforcementSettings(OptimizerSettings):
     )
 
     tasks_per_step: int = Field(16, ge=1)
-    """Groups of episodes per step; each group has `rollout.group_size` episodes of one task."""
+    """Number of groups of episodes per step; each group has `rollout.group_size` episodes of one task."""
     minibatches: int = Field(1, ge=1)
     """Number of updates per step, each on its fraction of the groups."""
     epochs: int = Field(1, ge=1)
@@ -378,7 +381,7 @@ class ReinforcementSettings(OptimizerSettings):
     """Coefficient of the KL divergence to the reference model (the policy at the start of reinforcement); 0 needs no
     reference."""
     first_attempt_kl: float = Field(0.0, ge=0)
-    """Additional coefficient of this divergence on tokens up to the first answer (SCoRe, stage one)."""
+    """Additional KL coefficient on tokens up to the first answer, in addition to `reference_kl` (SCoRe, stage one)."""
     reference_sync_steps: int | None = Field(None, ge=1)
     """Number of updates between two updates of the reference model by the policy; null: the reference is constant."""
     reference_mixup_alpha: float = Field(1.0, gt=0, le=1)
@@ -442,34 +445,34 @@ class ReinforcementSettings(OptimizerSettings):
 
     @property
     def holds_on(self) -> bool:
-        """Whether a loss term uses the reference model."""
+        """Whether a loss term reads the reference model."""
         return self.reference_kl > 0 or self.first_attempt_kl > 0
 
 
 class BudgetSettings(Settings):
-    """Limits of reinforcement, independent of its result; null: no limit."""
+    """Limits on the resources of a reinforcement stage; null: no limit."""
 
     episodes: int | None = Field(None, ge=1)
-    """Episodes sampled for updates."""
+    """Maximum number of episodes that are sampled for updates."""
     sampled_tokens: int | None = Field(None, ge=1)
-    """Tokens sampled from the policy."""
+    """Maximum number of tokens that are sampled from the policy."""
     tool_calls: int | None = Field(None, ge=1)
-    """Tool calls of the policy."""
+    """Maximum number of tool calls of the policy."""
     seconds: float | None = Field(None, gt=0)
-    """Duration of steps, without the evaluations before and after."""
+    """Maximum duration of all steps in seconds, without the evaluations before and after."""
     hours: float | None = Field(None, gt=0)
-    """Same time in hours."""
+    """Same limit as `seconds`, in hours."""
     dollars: float | None = Field(None, gt=0)
-    """Price of judge requests, also those of evaluations, in the currency of `prompt_price`."""
+    """Maximum price of judge requests, including those of evaluations, in the currency of `prompt_price`."""
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits that are set, by unit."""
+        """Limits that are set, by unit."""
         return self.model_dump(exclude_none=True)
 
 
 class EntropySettings(Settings):
-    """Entropy bonus of next-token distributions."""
+    """Entropy bonus of the policy's next-token distributions."""
 
     weight: float = Field(0.001, gt=0)
     """Coefficient of the bonus in the loss."""
@@ -483,15 +486,15 @@ class EntropySettings(Settings):
 
 
 class ImitationSettings(Settings):
-    """Demonstrations in the same updates as the policy's episodes."""
+    """Imitation of demonstrations in the same updates as the policy's episodes."""
 
     weight: float = Field(0.1, gt=0)
     """Initial weight of demonstrations in the loss."""
     batch_size: int = Field(8, ge=1)
-    """Demonstrations per step."""
+    """Number of demonstrations per step."""
     final_weight: float | None = Field(None, ge=0)
     """Final weight, reached by half a cosine; null: the weight is constant."""
     decay_steps: int = Field(350, ge=1)
     """Number of steps of the decay."""
     mixed: bool = False
-    """Scale the objective by one minus the weight."""
+    """Whether the objective is scaled by one minus the weight."""

@@ -1,4 +1,4 @@
-"""Conversion of a recipe that a run of an earlier release has stored: old keys, values, components and options."""
+"""Conversion of stored recipes of earlier releases to the names of this release."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from whetstone.renames import (
 
 
 def upgrade_recipe(keys: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the keys of a stored recipe with the names of this release. Names of this release stay as they are.
+    """Convert a stored recipe to the names of this release; current names are kept.
 
     The stages of `stages` and the changes of `ablations` are converted as well.
 
     Args:
-        keys: The recipe, or changes to a recipe.
-        base: The converted recipe that `keys` changes. It has the name of a component if only its options change.
+        keys: Keys of a recipe, or changes to a recipe.
+        base: Converted recipe that `keys` changes; it provides the name of a component if only its options change.
     """
     upgraded: dict[str, Any] = {}
     for key, value in keys.items():
@@ -50,7 +50,10 @@ def upgrade_recipe(keys: Mapping[str, Any], base: Mapping[str, Any] | None = Non
 
 
 def upgrade_key(dotted: str) -> str:
-    """Return a dotted key of a stored recipe, or one below it, with the names of this release."""
+    """Convert a dotted key of a stored recipe to the name of this release.
+
+    Keys below a renamed key are converted too.
+    """
     if dotted.startswith("stages."):
         stages, number, *below = dotted.split(".", 2)
         return ".".join([stages, number, *map(upgrade_key, below)])
@@ -77,7 +80,7 @@ def _copy(value: Any) -> Any:
 
 
 def _children(keys: dict[str, Any], part: str) -> list[str]:
-    """Return the keys that match a part of a pattern."""
+    """Return the keys of a mapping that match one part of a pattern."""
     if part == "STAGE":
         return [stage for stage in STAGES if stage in keys]
     if part == "NAME":
@@ -86,7 +89,7 @@ def _children(keys: dict[str, Any], part: str) -> list[str]:
 
 
 def _nest(dotted: str, value: Any) -> dict[str, Any]:
-    """Return the nested mapping of one dotted key."""
+    """Return a nested mapping with one dotted key."""
     for part in reversed(dotted.split(".")):
         value = {part: value}
     nested: dict[str, Any] = value
@@ -102,7 +105,16 @@ def _value_at(keys: Any, dotted: str) -> Any:
 def _move(
     root: dict[str, Any], node: Any, old: list[str], new: list[str], values: dict[str, str], path: tuple[str, ...] = ()
 ) -> None:
-    """Move the value of an old key below `node`, whose path is given, to the new key; each element of a list too."""
+    """Move the value of an old key to the new key, also within the elements of lists.
+
+    Args:
+        root: Whole recipe.
+        node: Part of the recipe at `path`.
+        old: Remaining parts of the old key.
+        new: Parts of the new key.
+        values: Values of the placeholders so far.
+        path: Path of `node` in the recipe.
+    """
     for each in node if isinstance(node, list) else ():
         _move(root, each, old, new, values, path)
     if not isinstance(node, dict):
@@ -125,7 +137,7 @@ def _move(
 
 
 def _rename(node: dict[str, Any], old: str, new: str) -> None:
-    """Rename a key in place, at its position."""
+    """Rename a key in place, without changing the order of keys."""
     items = [(new if key == old else key, value) for key, value in node.items()]
     node.clear()
     node.update(items)
@@ -143,7 +155,7 @@ def _replace_value(node: Any, path: list[str], values: Mapping[str, str]) -> Non
 
 
 def _replace_components(keys: dict[str, Any], path: list[str], kind: str, base: Mapping[str, Any]) -> None:
-    """Convert the components of a key, nested or written with dots."""
+    """Convert the components of a recipe key, nested or written with dots."""
     name = _name(_lookup(base, path), kind)
     *above, last = path
     parent = _lookup(keys, above)
@@ -160,7 +172,7 @@ def _replace_components(keys: dict[str, Any], path: list[str], kind: str, base: 
 
 
 def _lookup(keys: Any, path: list[str]) -> Any:
-    """Return the value at a path, or None."""
+    """Return the value at a path of keys, or None."""
     for part in path:
         keys = keys.get(part) if isinstance(keys, Mapping) else None
     return keys
@@ -171,13 +183,15 @@ def _name_key(kind: str) -> str:
 
 
 def _name(value: Any, kind: str) -> str | None:
-    """Return the name of a component, without or with its options."""
+    """Return the name of a component, which is written with or without options."""
     name = value.get(_name_key(kind)) if isinstance(value, Mapping) else value
     return name if isinstance(name, str) else None
 
 
 def _component(value: Any, kind: str, default: str | None = None) -> Any:
-    """Return a component, or several, with the names of this release, and with those of components in its options.
+    """Convert a component, or a list of components, to the names of this release.
+
+    Components in its options are converted too.
 
     Args:
         value: A name, a mapping of the name and options, or a list of these.
@@ -204,7 +218,7 @@ def _component(value: Any, kind: str, default: str | None = None) -> Any:
 
 
 def _option(key: str, value: Any, kind: str) -> Any:
-    """Return the value of an option, which can name components."""
+    """Convert the value of an option, which can name components."""
     within = COMPONENTS_WITHIN.get(kind, {}).get(key)
     if key == "terms" and within is not None and isinstance(value, dict):
         return {name: _component(each, within) for name, each in value.items()}

@@ -1,4 +1,4 @@
-"""Validation of recipes: keys without effect in their combination, and values that contradict each other.
+"""Validation of a whole recipe: keys without effect, and contradictory values.
 
 A key that would be ignored is an error with the reason.
 """
@@ -20,7 +20,7 @@ from whetstone.recipe.stage_settings import (
 
 
 def find_contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield (key, problem) for values that contradict each other."""
+    """Yield (key, problem) for values that contradict other values of the recipe."""
     if (recipe.policy.path is None) == (recipe.policy.tiny is None):
         yield "policy", "set either path (a model folder) or tiny (a randomly initialized model)"
     for name in recipe.policies.keys() & recipe.models.keys():
@@ -173,7 +173,7 @@ def list_warnings(recipe: Recipe) -> Iterator[str]:
 
 
 def find_unused_keys(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield (key, reason) for keys that have no effect in this combination."""
+    """Yield (key, reason) for keys that have no effect in this combination of keys."""
     for rule in _RULES:
         yield from rule(recipe)
 

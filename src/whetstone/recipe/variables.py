@@ -1,7 +1,7 @@
-"""References to environment variables in a recipe, `${NAME}`, and masks for secrets that a recipe holds literally.
+"""Environment variables in a recipe (`${NAME}`), and masks of literal secrets.
 
 A recipe is used with the values of the variables. The stored or displayed recipe keeps `${NAME}`, and has
-`${MASKED_KEY}` in place of a literal secret, so that a stored recipe works if that variable is set.
+`${MASKED_KEY}` instead of a literal secret, so that a stored recipe works if that variable is set.
 """
 
 from __future__ import annotations
@@ -19,29 +19,33 @@ from whetstone.recipe.yaml_text import yaml_document
 _REFERENCE = re.compile(r"(?P<escaped>\$\$\{)|\$\{(?P<name>[^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LATER = ("stages", "ablations")
-"""Sections with changes to the recipe, whose variables are read when the changes are made."""
+"""Sections that contain changes to the recipe; their variables are read when the changes are made."""
 _SECRET = "[secret]"
 
 
 def describe_unset(variable: str) -> str:
-    """Return problem and remedy for an environment variable that a recipe names and that is not set."""
+    """Format problem and remedy of an environment variable that is not set."""
     if variable.startswith(MASK):
         return f"the secret of this key was not stored with the recipe; export {variable} with its value"
     return f"the environment variable {variable} is not set; export it, or write $${{{variable}}} for a literal text"
 
 
 def expand_variables(keys: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return keys with each `${NAME}` replaced by its value, and (key, variable) of each variable that is not set.
+    """Replace each `${NAME}` in the keys of a recipe by the value of the variable.
 
-    A reference to a variable that is not set stays. Values of credentials are masked from here on in messages.
+    A reference to a variable that is not set stays unchanged. The values of credentials are masked in messages from now
+    on.
+
+    Returns:
+        The keys, and (key, variable) of each variable that is not set.
 
     Raises:
-        OptionError: A reference is not the name of a variable.
+        OptionError: If a reference is not a valid name of a variable.
     """
     unset: list[tuple[str, str]] = []
 
     def expand(path: tuple[str, ...], text: str) -> str:
-        for name in variables_in(text):
+        for name in find_variables(text):
             if not _NAME.fullmatch(name):
                 problem = f"${{{name}}} is not an environment variable; write ${{NAME}}, or $${{ for a literal ${{"
                 raise OptionError(".".join(path), problem)
@@ -67,25 +71,28 @@ def expand_variables(keys: Mapping[str, Any]) -> tuple[dict[str, Any], list[tupl
 
 
 def _is_masked_in(path: tuple[str, ...], match: re.Match[str]) -> bool:
-    """Return whether the text would have a secret at a reference if a value were written there."""
+    """Return whether a text would contain a secret if a value replaced the reference."""
     probe = "x0" * 8
     text = match.string[: match.start()] + probe + match.string[match.end() :]
     return any(start <= match.start() < end for start, end in secret_spans(path, text))
 
 
-def variables_in(text: str) -> Iterator[str]:
-    """Yield the names between `${` and `}`."""
+def find_variables(text: str) -> Iterator[str]:
+    """Yield the variable names in a text: the parts between `${` and `}`."""
     for match in _REFERENCE.finditer(text):
         if match["name"] is not None:
             yield match["name"]
 
 
-def decisive_variables(keys: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of variables that can decide a result, by `key ${NAME}`; those of credentials are left out."""
+def find_decisive_variables(keys: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of variables that can affect results, by `key ${NAME}`.
+
+    Variables with credentials are left out.
+    """
     values_by_key: dict[str, str] = {}
 
     def note(path: tuple[str, ...], text: str) -> str:
-        for name in variables_in(text):
+        for name in find_variables(text):
             if path[0] not in _LATER and name in os.environ and not is_credential(path, name):
                 values_by_key[f"{'.'.join(path)} ${{{name}}}"] = os.environ[name]
         return text
@@ -95,11 +102,11 @@ def decisive_variables(keys: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_references(values: Any, keys: Any) -> Any:
-    """Return the values of a recipe with each text of `keys` that has a reference in place of its value.
+    """Return the values of a recipe with references instead of the values of variables.
 
     Args:
-        values: All values of the recipe, variables expanded.
-        keys: The keys as they were written; a part can be only its name, and a list of one its only entry.
+        values: All values of the recipe, with variables expanded.
+        keys: Keys as they were written; a component can be only its name, and a list of one item only the item.
     """
     if isinstance(keys, str):
         if "${" in keys:
@@ -115,9 +122,12 @@ def with_references(values: Any, keys: Any) -> Any:
 
 
 def mask_literals(keys: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return keys with `${MASKED_KEY}` in place of literal secrets, and the reference by dotted key.
+    """Replace literal secrets in the keys of a recipe by `${MASKED_KEY}`.
 
-    The secrets are masked from here on in messages, too.
+    The secrets are also masked in messages from now on.
+
+    Returns:
+        The keys, and the reference of each masked key by dotted key.
     """
     names: dict[str, str] = {}
     masked: dict[str, str] = {}
@@ -134,7 +144,10 @@ def mask_literals(keys: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, st
 
 
 def mask_recipe_text(text: str) -> str:
-    """Return the text of a stored recipe without literal secrets, which an earlier release stored."""
+    """Mask literal secrets in the text of a stored recipe.
+
+    An earlier release stored them.
+    """
     try:
         keys = yaml_document(text, "recipe.yaml", plain=True)
     except RecipeError:
@@ -152,7 +165,7 @@ def mask_recipe_text(text: str) -> str:
 
 
 def _reference(path: tuple[str, ...], value: str, names: dict[str, str]) -> str:
-    """Return the reference for a literal secret: one for each value, named by its key."""
+    """Return the reference that replaces a literal secret; equal secrets have one reference."""
     last = next(part for part in reversed(path) if not part.isdigit())
     base = name = MASK + re.sub(r"[^A-Za-z0-9]+", "_", last).strip("_").upper()
     number = 1
@@ -163,8 +176,10 @@ def _reference(path: tuple[str, ...], value: str, names: dict[str, str]) -> str:
 
 
 def without_secrets(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keys with secrets, and references in their place, replaced by one text: two recipes that differ in
-    credentials are the same experiment."""
+    """Replace secrets, and references to them, by the same text.
+
+    Two recipes that differ only in credentials are then equal: they are the same experiment.
+    """
 
     def hide(path: tuple[str, ...], text: str) -> str:
         plain = _REFERENCE.sub(lambda match: "x0" * 8 if _is_masked_in(path, match) else match[0], text)

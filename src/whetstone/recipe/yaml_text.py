@@ -1,4 +1,6 @@
-"""YAML parser for untrusted text: limits are checked before objects are created, and errors have a line.
+"""Parsing of untrusted YAML, with limits that are checked before objects are created.
+
+Errors have a line number.
 
 Note:
     Nested aliases can expand to more than the available memory, and a thousand brackets exceed the recursion limit.
@@ -21,23 +23,23 @@ _LONG_NUMBER = re.compile(r"[-+]?(0[xo][0-9a-fA-F_]{300,}|[0-9_:.]{300,})")
 _KINDS = ("str", "int", "float", "bool", "null", "map", "seq")
 _TAGS = frozenset({"!", *(f"tag:yaml.org,2002:{kind}" for kind in _KINDS)})
 _MOST_NODES = 200_000
-"""Maximum number of values, with aliases expanded."""
+"""Maximum number of values in a document, with aliases expanded."""
 
 
 def yaml_document(
     text: str, label: str, *, plain: bool = False, max_characters: int = 1 << 20, most_nodes: int = _MOST_NODES
 ) -> Any:
-    """Parse a YAML document.
+    """Parse a YAML 1.2 document.
 
     Args:
-        text: The document.
-        label: Name of the document, for messages.
-        plain: Return plain values instead of values with line numbers.
-        max_characters: Maximum length.
+        text: Text of the document.
+        label: Name of the document, for error messages.
+        plain: Whether plain values are returned instead of values with line numbers.
+        max_characters: Maximum length of the text.
         most_nodes: Maximum number of values, with aliases expanded.
 
     Raises:
-        RecipeError: It is not YAML, or exceeds a limit.
+        RecipeError: If the text is not YAML, or exceeds a limit.
     """
     if len(text) > max_characters:
         raise RecipeError(f"{label}: longer than {max_characters} characters")
@@ -57,12 +59,12 @@ def yaml_document(
 
 
 def _check_brackets(text: str, label: str) -> None:
-    """Reject a line with far more open brackets than a document can have.
+    """Reject a line with too many open brackets.
 
     The scanner looks for the end of each possible key on its line, in time that is quadratic in the open brackets.
 
     Raises:
-        RecipeError: There is such a line.
+        RecipeError: If a line exceeds the limit.
     """
     for number, line in enumerate(text.split("\n"), 1):
         if line.count("[") + line.count("{") <= _DEEPEST * 2:
@@ -75,10 +77,10 @@ def _check_brackets(text: str, label: str) -> None:
 
 
 def _measure(text: str, label: str, kind: Literal["safe", "rt"], most_nodes: int) -> None:
-    """Check depth and size of a document, with aliases expanded.
+    """Check the depth and size of a document, with aliases expanded.
 
     Raises:
-        RecipeError: It exceeds a limit.
+        RecipeError: If the document exceeds a limit.
     """
     nodes = 0
     sizes: dict[str, int] = {}

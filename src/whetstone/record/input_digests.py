@@ -17,7 +17,7 @@ from pathlib import Path
 from whetstone.errors import RunDirectoryError
 from whetstone.recipe import Resolved
 from whetstone.recipe.resolve_paths import list_named_files
-from whetstone.recipe.variables import decisive_variables
+from whetstone.recipe.variables import find_decisive_variables
 from whetstone.record.checkpoint import CHECKSUMS, checkpoints_in
 
 
@@ -39,7 +39,7 @@ def input_digests(resolved: Resolved) -> dict[str, str]:
         digest = _digest(path)
         if digest is not None:
             digests[key] = digest
-    for key, value in decisive_variables(resolved.keys).items():
+    for key, value in find_decisive_variables(resolved.keys).items():
         digests[key] = hashlib.sha256(value.encode()).hexdigest()
     return digests
 

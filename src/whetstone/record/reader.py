@@ -22,7 +22,7 @@ import orjson
 from whetstone.errors import RunDirectoryError
 from whetstone.json_lines import UNREADABLE, describe_damage, make_shape, parse_json, parse_object, validate_shape
 from whetstone.trajectory import Costs, Group, Task, Turn
-from whetstone.trajectory_json import decoded_task, decoded_trajectories, decoded_turn
+from whetstone.trajectory_json import decode_task, decode_trajectories, decode_turn
 
 _OF_UPDATE = make_shape(update=int)
 _EVENTS = {
@@ -122,7 +122,7 @@ class RunRecord:
         if len(lines) != place.length or zlib.crc32(lines) != place.checksum:
             raise RunDirectoryError(f"{path}: group {number} is damaged (its checksum does not match the journal's)")
         try:
-            return Group(task, tuple(decoded_trajectories(lines.splitlines())), number, place.costs)
+            return Group(task, tuple(decode_trajectories(lines.splitlines())), number, place.costs)
         except ValueError as error:
             raise RunDirectoryError(f"{path}: group {number} is not a group: {describe_damage(error)}") from None
 
@@ -133,7 +133,7 @@ class RunRecord:
 
     def played(self, episode: str) -> tuple[Turn, ...]:
         """See `EpisodeRecord.played`."""
-        return tuple(decoded_turn(parse_object(line)["turn"]) for line in self._turns.get(episode, ()))
+        return tuple(decode_turn(parse_object(line)["turn"]) for line in self._turns.get(episode, ()))
 
     def begun_episodes(self, name: str) -> dict[str, tuple[Turn, ...]]:
         """Return the recorded turns of running episodes, by id, for ids with the prefix `name`."""
@@ -180,14 +180,14 @@ class RunRecord:
         if "turn" in read:
             if "episode" not in read:
                 raise ValueError("episode: Field required")
-            decoded_turn(read["turn"])
+            decode_turn(read["turn"])
             self._turns.setdefault(read["episode"], []).append(orjson.dumps(row) + b"\n")
 
     def _heard_admitted(self, event: dict[str, Any]) -> None:
         self.admitted[event["group"]] = event["version"]
         if "task" in event:
             stored = event["task"]
-            self.tasks[event["group"]] = stored if isinstance(stored, int) else decoded_task(stored)
+            self.tasks[event["group"]] = stored if isinstance(stored, int) else decode_task(stored)
 
     def _heard_consumed(self, event: dict[str, Any]) -> None:
         self.consumed[event["update"]] = event["groups"]

@@ -300,7 +300,7 @@ def _check(
         raise RunDirectoryError(f"{run_dir}: cannot be resumed: {key} {NO_NAME}")
     before, now = run_inputs(run_dir) or {}, input_digests(resolved)
     paths = dict(list_named_files(resolved.recipe.model_dump(exclude={"ablations"})))
-    different = find_differences(*(without_secrets(each.stored()) for each in (stored, resolved)))
+    different = find_differences(*(without_secrets(each.to_dict()) for each in (stored, resolved)))
     moved = {key for key in different if key in before and key in now}
     for key in moved:
         if before[key] != now[key] and (not accept_changes or _is_fixed(key)):

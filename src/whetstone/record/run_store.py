@@ -30,7 +30,7 @@ from whetstone.atomic_write import convert_save_errors
 from whetstone.json_lines import to_writable
 from whetstone.record.reader import Place, RunRecord
 from whetstone.trajectory import Group, Task, Turn
-from whetstone.trajectory_json import encoded_task, encoded_trajectory, encoded_turn
+from whetstone.trajectory_json import encode_task, encode_trajectory, encode_turn
 
 _TURNS_KEPT = 64 * 2**20
 """Maximum size in bytes of the turns, after which those of finished episodes are removed."""
@@ -61,13 +61,13 @@ class RunStore(RunRecord):
         """Record the admission of a group, with the index of its task in the source, or its generated task."""
         self.admitted[number] = version
         self.tasks[number] = task
-        stored_task = encoded_task(task) if isinstance(task, Task) else task
+        stored_task = encode_task(task) if isinstance(task, Task) else task
         self._note({"event": "admitted", "group": number, "version": version, "task": stored_task})
 
     def keep(self, group: Group) -> None:
         """Record a finished group; its trajectories are written before its journal entry."""
         path = self.run_dir / "trajectories" / f"step-{group.number // self.groups_per_file + 1:06d}.jsonl"
-        lines = b"".join(encoded_trajectory(t) + b"\n" for t in group.trajectories)
+        lines = b"".join(encode_trajectory(t) + b"\n" for t in group.trajectories)
         offset = self._ends.get(path.name, 0)  # an interrupted group may follow this offset
         with convert_save_errors(path), open(path, "r+b" if path.exists() else "w+b") as file:
             file.seek(offset)
@@ -173,7 +173,7 @@ class RunStore(RunRecord):
 
     def add(self, episode: str, turn: Turn) -> None:
         """See `EpisodeRecord.add`."""
-        line = orjson.dumps({"episode": episode, "turn": encoded_turn(turn)}) + b"\n"
+        line = orjson.dumps({"episode": episode, "turn": encode_turn(turn)}) + b"\n"
         self._turns.setdefault(episode, []).append(line)
         self._turns_bytes += len(line)
         if self._turns_bytes > _TURNS_KEPT:

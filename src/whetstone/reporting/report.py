@@ -32,7 +32,7 @@ from whetstone.reporting.learning_diagnostics import describe_learning, kept_sen
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.pareto import front_chart
 from whetstone.reporting.trajectories import read_trajectories
-from whetstone.tool_calls import describe_failing_tools, statistics_of_run
+from whetstone.tool_calls import describe_failing_tools, load_tool_statistics
 from whetstone.trajectory import Trajectory
 
 STAGE_NAMES = {"untrained": "untrained", "supervised": "after the warm-up", "reinforcement": "after reinforcement"}
@@ -66,7 +66,7 @@ def write_report(run_dir: Path) -> Path:
     stages = {_format_label(name, summary): result for name, result in summary["evaluations"].items()}
     recipe, changes = run_dir / "recipe.yaml", run_dir / "changes.json"
     sampled = [row for row in rows if row["stage"] == "reinforcement"]
-    tools = statistics_of_run(sampled, run_dir)
+    tools = load_tool_statistics(sampled, run_dir)
     page = Environment(
         loader=PackageLoader("whetstone", "reporting"), autoescape=True, undefined=StrictUndefined
     ).get_template("report.html.j2")

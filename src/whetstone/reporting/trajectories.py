@@ -11,7 +11,7 @@ from whetstone.atomic_write import write_text
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.json_lines import read_objects
 from whetstone.trajectory import Trajectory
-from whetstone.trajectory_json import encoded_trajectory, read_trajectory
+from whetstone.trajectory_json import encode_trajectory, read_trajectory
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
@@ -20,7 +20,7 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     Raises:
         SaveError: It could not be written; the old file is unchanged.
     """
-    write_text(path, "".join(encoded_trajectory(t).decode() + "\n" for t in trajectories))
+    write_text(path, "".join(encode_trajectory(t).decode() + "\n" for t in trajectories))
 
 
 def read_trajectories(

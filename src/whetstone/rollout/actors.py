@@ -84,7 +84,7 @@ class FrozenActor:
     async def act(self, moment: ActorInput) -> Action:
         """Generate one action."""
         action = await self.model.act(moment)
-        return replace(action, tokens=Tokens.written(action.tokens.ids, Author.OTHER_AGENT))
+        return replace(action, tokens=Tokens.from_ids(action.tokens.ids, Author.OTHER_AGENT))
 
     def leave(self, episode: str) -> None:
         """Release the KV cache of the episode."""
@@ -104,7 +104,7 @@ class ModelActor:
         response = await self.model.answer(moment.conversation, tools=moment.tools, seed=moment.seed)
         calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(response.tool_calls))
         message = replace(response, tool_calls=calls)
-        return Action(Tokens.written(self.chat.write(message, moment.tools), Author.OTHER_AGENT), message=message)
+        return Action(Tokens.from_ids(self.chat.write(message, moment.tools), Author.OTHER_AGENT), message=message)
 
     def leave(self, episode: str) -> None:
         """Do nothing; no state is stored."""
@@ -123,7 +123,7 @@ class ExpertActor:
         """Return the expert's next message."""
         demonstrate = self.expert.demonstrate
         message: Message = await run_in_turn(demonstrate, moment.task, moment.conversation, moment.tools)
-        return Action(Tokens.written(self.chat.write(message, moment.tools), Author.EXPERT))
+        return Action(Tokens.from_ids(self.chat.write(message, moment.tools), Author.EXPERT))
 
     def leave(self, episode: str) -> None:
         """Do nothing; no state is stored."""
@@ -163,7 +163,7 @@ class EndpointActor:
         calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(read.tool_calls))
         message = replace(read, tool_calls=calls, tool_call_id=None)
         ids = self.chat.write(message, moment.tools)
-        return Action(Tokens.written(ids, Author.OTHER_AGENT), completion.finish != "length", message=message)
+        return Action(Tokens.from_ids(ids, Author.OTHER_AGENT), completion.finish != "length", message=message)
 
     def leave(self, episode: str) -> None:
         """Do nothing; no state is stored."""

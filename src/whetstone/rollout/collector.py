@@ -28,7 +28,7 @@ from whetstone.capabilities import implements_protocol
 from whetstone.chat import Chat, Message
 from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
-from whetstone.failure_causes import StartupFailureMonitor, cause_of
+from whetstone.failure_causes import StartupFailureMonitor, find_failure_cause
 from whetstone.rewards import GroupReward, Reward, score_group, score_trajectory
 from whetstone.rollout.actors import PolicyActor
 from whetstone.rollout.deadlines import GroupClock, MeasuredDeadline
@@ -148,7 +148,7 @@ class Collector:
         if isinstance(self.reward, GroupReward):
             for before, after in zip(group.trajectories, trajectories, strict=True):
                 if before.score is not None:
-                    self._beginning.see(None if after.score is not None else cause_of(after))
+                    self._beginning.record_result(None if after.score is not None else find_failure_cause(after))
         return replace(group, trajectories=trajectories, number=plan.number, costs=sampler.costs)
 
     async def groups(
@@ -181,7 +181,7 @@ class Collector:
                 elif outcome.failure is not None:
                     raise outcome.failure
                 else:
-                    self._room.see(None)
+                    self._room.record_result(None)
                     yield outcome.group
 
     async def outcomes(self, plans: AsyncGenerator[Plan], strategy: Strategy) -> AsyncGenerator[GroupOutcome]:
@@ -341,14 +341,14 @@ class Collector:
 
     def _leave_out(self, failure: PromptTooLong) -> None:
         self.too_long += 1
-        self._room.see(str(failure))
+        self._room.record_result(str(failure))
 
     def _see(self, trajectory: Trajectory) -> None:
         if trajectory.score is None:
             if trajectory.ended is not EndReason.ABORTED:
-                self._beginning.see(cause_of(trajectory))
+                self._beginning.record_result(find_failure_cause(trajectory))
         elif not isinstance(self.reward, GroupReward):  # a group reward is computed when the group is complete
-            self._beginning.see(None)
+            self._beginning.record_result(None)
 
     def _see_vacancy(self) -> None:
         if self._watch.queued == 0 and not self._places.locked():
@@ -391,7 +391,7 @@ class Collector:
             if isinstance(actor, PolicyActor) and actor.member:
                 trajectory = replace(trajectory, member=actor.member)
             if self.tool_watch is not None:
-                self.tool_watch.see(trajectory)
+                self.tool_watch.record_episode(trajectory)
             if trajectory.ended is not EndReason.INFRASTRUCTURE or attempt == retries or clock.is_over:
                 break
             self._watch.drop(running)
@@ -419,7 +419,7 @@ class Collector:
 
     async def _judged(self, task: Task, actions: Sequence[Message]) -> float | None:
         """See `Judge`."""
-        nothing = Tokens.written((), Author.ENVIRONMENT)
+        nothing = Tokens.from_ids((), Author.ENVIRONMENT)
         turns = tuple(Turn(nothing, nothing, message) for message in actions)
         score = await self.reward(Trajectory("judged", task.id, (), turns, EndReason.TERMINATED), task)
         if score.invalid:

@@ -94,7 +94,7 @@ class ContextBuilder:
     def training_context(self) -> Tokens | None:
         """Return the context that the next action is trained in, if it differs."""
         plain = self._places[-1].plain
-        return Tokens.written(plain.tokens, Author.ENVIRONMENT) if plain is not None else None
+        return Tokens.from_ids(plain.tokens, Author.ENVIRONMENT) if plain is not None else None
 
     def open(
         self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState

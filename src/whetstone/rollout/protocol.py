@@ -49,7 +49,7 @@ class Plan:
     """Index of the task in the source, or the generated task."""
 
 
-NOTHING = Tokens.written((), Author.INSERTED)
+NOTHING = Tokens.from_ids((), Author.INSERTED)
 """No tokens."""
 
 

@@ -46,7 +46,7 @@ def relabel_context(
                 "episode cannot be relabeled with another prompt"
             )
         author = next(iter(turn.context.authors), Author.ENVIRONMENT)
-        turns.append(replace(turn, context=Tokens.written(now.new, author), opens_segment=now.opens_segment))
+        turns.append(replace(turn, context=Tokens.from_ids(now.new, author), opens_segment=now.opens_segment))
         if number + 1 < len(trajectory.turns):
             was = chat.extend(was, turn.action.ids, turn.observation)
             now = chat.extend(now, turn.action.ids, turn.observation)

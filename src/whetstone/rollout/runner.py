@@ -319,7 +319,7 @@ class _Episode:
         if transformed != turn.observation:
             self.turns[-1] = replace(turn, observation=transformed)
         if not has_switched and not self.reading.seen.opens_segment:
-            self.closing = Tokens.written(self.reading.seen.new, self.author)
+            self.closing = Tokens.from_ids(self.reading.seen.new, self.author)
         return result.ended
 
     def _switch(self, turn: Turn, seen: Observation) -> tuple[Message, ...]:
@@ -359,8 +359,8 @@ class _Episode:
             self.reading.back_to(change.turn)
             ids = self.chat.write(change.message, self.tools)
             repaired = Turn(
-                context=Tokens.written(self.reading.seen.new, Author.ENVIRONMENT),
-                action=Tokens.written(ids, Author.CORRECTED),
+                context=Tokens.from_ids(self.reading.seen.new, Author.ENVIRONMENT),
+                action=Tokens.from_ids(ids, Author.CORRECTED),
                 message=self.chat.read(ids, self.tools, turn=change.turn),
                 observation=change.observation,
                 calls=change.calls,
@@ -468,9 +468,9 @@ class _Episode:
         began = time.perf_counter()
         owner = self.actor.owner if implements_protocol(self.actor, HasOwner) else "the actor"
         action: Action = await self._at(Stage.ACT, f"{owner} (turn {number + 1})", self.actor.act, moment)
-        tokens = Tokens.joined([prefix, action.tokens]) if len(prefix) else action.tokens
+        tokens = Tokens.concatenate([prefix, action.tokens]) if len(prefix) else action.tokens
         turn = Turn(
-            context=Tokens.written(context.new, self.author),
+            context=Tokens.from_ids(context.new, self.author),
             action=tokens,
             message=action.message or self.chat.read(tokens.ids, self.tools, turn=number),
             opens_segment=context.opens_segment,
@@ -488,7 +488,7 @@ class _Episode:
     def _action_prefix(self) -> Tokens:
         """Return the tokens that the next action starts with."""
         splice = self.fork.splice if self.fork is not None and len(self.turns) == len(self.fork.turns) else None
-        return NOTHING if splice is None else Tokens.joined([splice.prefix, splice.inserted])
+        return NOTHING if splice is None else Tokens.concatenate([splice.prefix, splice.inserted])
 
     async def _snap(self) -> None:
         """Store a snapshot of the environment, if a fork may start here."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whetstone.chat import Context
-from whetstone.trajectory import Author, Tokens, Turn, turns_of_segment
+from whetstone.trajectory import Author, Tokens, Turn, list_segment_turns
 
 _DRAWN = (Author.POLICY, Author.OTHER_AGENT)
 
@@ -29,7 +29,7 @@ def find_sampled_spans(
     """
     spans: list[tuple[int, int]] = []
     place = 0
-    for turn in () if context.opens_segment else turns_of_segment(turns, conversation):
+    for turn in () if context.opens_segment else list_segment_turns(turns, conversation):
         place += len(turn.context)
         if context.tokens.keys[place : place + len(turn.action)] != turn.action.sequence.keys:
             return ()  # tokens were removed or replaced

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from whetstone.capabilities import implements_protocol
 from whetstone.errors import InfrastructureError
-from whetstone.failure_causes import cause_of
+from whetstone.failure_causes import find_failure_cause
 from whetstone.rewards import GroupReward
 from whetstone.rollout import Collector, Method
 from whetstone.rollout.optional_protocols import HasGroupSize
@@ -163,7 +163,7 @@ class DistributedCollector(Collector):
         for trajectory in group.trajectories:
             self._see(trajectory)
             if isinstance(self.reward, GroupReward) and trajectory.score is not None:
-                self._beginning.see(None if trajectory.removal is None else cause_of(trajectory))
+                self._beginning.record_result(None if trajectory.removal is None else find_failure_cause(trajectory))
 
     def _see_room(self) -> None:
         if self._watch.queued == 0 and self.pool.has_room:

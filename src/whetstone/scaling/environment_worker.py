@@ -135,7 +135,7 @@ class EnvironmentWorker:
         key = (work.temperature, work.at_evaluation, work.recorded)
         if key not in self._collectors:
             method = self.assembly.method.at_evaluation() if work.at_evaluation else self.assembly.method
-            collector = self.assembly.collector(
+            collector = self.assembly.build_collector(
                 self.assembly.policy_actor(self.engine, temperature=work.temperature),
                 record=_RemoteRecord() if work.recorded else None,
                 method=method,

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.assembly.memory_estimate import policy_size
+from whetstone.assembly.memory_estimate import estimate_policy_size
 from whetstone.assembly.model_size import ModelSize
 from whetstone.errors import RecipeError
 from whetstone.recipe import ReinforcementSettings, Resolved
@@ -190,7 +190,7 @@ def best_plan(
 
 def _model_size(resolved: Resolved, model: str | None) -> ModelSize:
     if model is None:
-        size = policy_size(resolved.recipe)
+        size = estimate_policy_size(resolved.recipe)
         if size is None or not size.layers:
             raise RecipeError("policy.path: the size of this model cannot be counted; specify it: --model 8b")
         return size

@@ -21,7 +21,7 @@ import ray
 import torch
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError, TaskCancelledError
 
-from whetstone.assembly.assembly import RunComponents, assemble, scoring_components
+from whetstone.assembly.assembly import RunComponents, assemble, build_scoring_components
 from whetstone.errors import EngineError
 from whetstone.inference.protocol import EngineCapabilities, GenerateRequest, InFlight, Scores
 from whetstone.plugins import add_search_path
@@ -325,7 +325,7 @@ class JudgeActor:
         torch.set_num_threads(1)
         _search(folders)
         require_isolation(isolation)
-        _, _, self.reward = scoring_components(resolved)
+        _, _, self.reward = build_scoring_components(resolved)
         self._memory: bytes | None = None
 
     async def judge(self, trajectory: Trajectory, task: Task, memory: bytes | None) -> Score:

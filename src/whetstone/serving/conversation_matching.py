@@ -217,7 +217,7 @@ class Episode:
             after = children.get(id(answer), [])
             turns.append(
                 Turn(
-                    context=Tokens.written(context, Author.ENVIRONMENT),
+                    context=Tokens.from_ids(context, Author.ENVIRONMENT),
                     action=answer.action,
                     message=answer.message,
                     observation=after[0].new_messages if after else (),
@@ -293,7 +293,7 @@ def single_turn(answer: RecordedAnswer, following: tuple[Message, ...] = ()) -> 
     Args:
         following: Messages after it.
     """
-    context = Tokens.written(answer.context.tokens, Author.ENVIRONMENT)
+    context = Tokens.from_ids(answer.context.tokens, Author.ENVIRONMENT)
     return Turn(
         context=context, action=answer.action, message=answer.message, observation=following, opens_segment=True
     )

@@ -170,7 +170,7 @@ class CompletionService:
         forced: Sequence[bool],
         sent_text: str,
     ) -> CompletionResponse:
-        action = Tokens.joined(_split_forced(generation, forced))
+        action = Tokens.concatenate(_split_forced(generation, forced))
         known = generation.model_logprobs or (math.nan,) * len(generation.tokens)
         logprobs = tuple(b if math.isnan(a) else a for a, b in zip(known, action.logprobs, strict=True))
         end_reason = "stop" if generation.finish == "stop" else "length"
@@ -327,7 +327,7 @@ def _split_forced(generation: Generation, forced: Sequence[bool]) -> Iterator[To
     for is_forced, run in groupby(forced):
         end = start + len(list(run))
         if is_forced:
-            yield Tokens.written(generation.tokens[start:end], Author.INSERTED)
+            yield Tokens.from_ids(generation.tokens[start:end], Author.INSERTED)
         else:
             yield generation[start:end].to_tokens()
         start = end

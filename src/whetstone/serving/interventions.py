@@ -68,7 +68,7 @@ def take_over(
             param="message",
             code="context_length_exceeded",
         )
-    return episode.take_over(number, Tokens.written(ids, Author.EXPERT), parsed, by=by, at=time.time())
+    return episode.take_over(number, Tokens.from_ids(ids, Author.EXPERT), parsed, by=by, at=time.time())
 
 
 def message_from(body: Mapping[str, Any]) -> Message:

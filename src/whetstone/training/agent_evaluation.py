@@ -189,7 +189,7 @@ async def _played(
     actor = None
     if endpoint is not None:
         actor = EndpointActor(endpoint, assembly.chat, settings.temperature, recipe.rollout.max_new_tokens)
-    engine = assembly.engine()
+    engine = assembly.build_engine()
     closers: list[Callable[[], Any]] = [engine.close]
     if endpoint is not None:
         closers.append(endpoint.close)

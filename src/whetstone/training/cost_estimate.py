@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from whetstone.assembly.memory_estimate import MemoryShare, memory_plan
+from whetstone.assembly.memory_estimate import MemoryShare, estimate_memory_shares
 from whetstone.assembly.task_components import build_source
 from whetstone.environments import ENVIRONMENTS
 from whetstone.plugins import get_component_options
@@ -167,7 +167,7 @@ def estimate_cost(resolved: Resolved, *, judges: int, trial: Trial | None = None
         trial: Measured rates; None: only the counts that follow from the recipe.
     """
     stages = [_stage_cost(part, resolved, judges, trial) for part in run_work(resolved)]
-    memory = memory_plan(resolved, trains=True)
+    memory = estimate_memory_shares(resolved, trains=True)
     start = None if trial is None else trial.start_seconds
     return RunCost(stages, memory, start, trial, max_calls_per_turn(resolved))
 

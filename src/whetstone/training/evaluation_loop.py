@@ -23,7 +23,7 @@ import torch
 from pydantic import TypeAdapter
 
 from whetstone.assembly.assembly import RunComponents
-from whetstone.assembly.members import evaluation_actor
+from whetstone.assembly.members import build_evaluation_actor
 from whetstone.assembly.seats import evaluation_seats
 from whetstone.atomic_write import convert_save_errors, write_text
 from whetstone.environments.protocol import find_known_tools
@@ -39,7 +39,7 @@ from whetstone.rollout import Actor, Collector, Independent, Plan, Strategy, mak
 from whetstone.seeding import derive_seed
 from whetstone.tools.thread_runner import run_in_turn
 from whetstone.trajectory import Costs, Group, Task, Trajectory
-from whetstone.trajectory_json import encoded_trajectory, read_trajectory
+from whetstone.trajectory_json import encode_trajectory, read_trajectory
 
 _COSTS = TypeAdapter(Costs)
 
@@ -120,7 +120,7 @@ class EvaluationRecord:
             SaveError: If it cannot be written.
         """
         head = orjson.dumps({"number": group.number, "task": group.task.id, "costs": asdict(group.costs)})
-        encoded = b",".join(encoded_trajectory(trajectory) for trajectory in group.trajectories)
+        encoded = b",".join(encode_trajectory(trajectory) for trajectory in group.trajectories)
         path = self.folder / "groups.jsonl"
         with convert_save_errors(path), open(path, "ab") as file:
             if file.tell() and _torn(path):
@@ -137,9 +137,7 @@ class EvaluationRecord:
     def finish(self, result: Evaluation, groups: Iterable[Group]) -> None:
         """Write the result, and the episodes in the format of a run."""
         write_json(self.folder / "evaluation.json", result.to_json())
-        lines = [
-            encoded_trajectory(trajectory).decode() + "\n" for group in groups for trajectory in group.trajectories
-        ]
+        lines = [encode_trajectory(trajectory).decode() + "\n" for group in groups for trajectory in group.trajectories]
         write_text(self.folder / "trajectories.jsonl", "".join(lines))
 
 
@@ -176,7 +174,7 @@ async def evaluate_policy(
     seats = evaluation_seats(assembly)
     tasks = await run_in_turn(lambda: list(assembly.source.held_out(first + episodes))[first:])
     actor = actor or assembly.policy_actor(engine, temperature=temperature)
-    collector, seat = assembly.collector(actor), seats.get(assembly.member, "")
+    collector, seat = assembly.build_collector(actor), seats.get(assembly.member, "")
     watched(collector)
     strategy = (
         assembly.search_strategy if assembly.search_strategy is not None else Independent(group_size=samples, seat=seat)
@@ -187,10 +185,10 @@ async def evaluate_policy(
     if every_member and seats:
         results = {assembly.member: MemberResult.of(seat, result)}
         for name, seat in list(seats.items())[1:]:
-            other = evaluation_actor(assembly, engine, name, temperature=temperature)
+            other = build_evaluation_actor(assembly, engine, name, temperature=temperature)
             if other is None:
                 continue
-            collector = replace(assembly.collector(other), others={})
+            collector = replace(assembly.build_collector(other), others={})
             watched(collector)
             plans = list(make_plans(tasks, seed=derive_seed(seed, "evaluation"), name=f"{name}/"))
             own = record.of_member(name) if record is not None else None
@@ -251,7 +249,7 @@ def evaluation_protocol(
     Args:
         who: Name of the agent if it is not the policy.
     """
-    recipe, written, listed = assembly.resolved.recipe, assembly.resolved.stored(), list(tasks)
+    recipe, written, listed = assembly.resolved.recipe, assembly.resolved.to_dict(), list(tasks)
     specs = find_known_tools(assembly.environment())
     members = {
         name: {"seat": seat, "weights": weights_digest(assembly.members[name].policy)}

@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any
 
 from whetstone.errors import PromptTooLong, SamplingExhausted, TooManyFailuresError, WhetstoneError
-from whetstone.failure_causes import StartupFailureMonitor, cause_of, count_causes, format_causes
+from whetstone.failure_causes import StartupFailureMonitor, count_causes, find_failure_cause, format_causes
 from whetstone.recipe.resume_changes import RecipeChange
 from whetstone.record.run_store import RunStore
 from whetstone.rollout import Admission, Collector, GroupOutcome, Plan, Strategy, next_batch
@@ -236,7 +236,7 @@ class GroupStream:
         """Record a group; if it failed, another one replaces it."""
         number, failure = outcome.plan.number, outcome.failure
         if isinstance(failure, PromptTooLong):  # a retry would have the same result
-            self._room.see(str(failure))
+            self._room.record_result(str(failure))
             if "too_long" not in self.store.lost.values():
                 self.store.log(f"{failure}; such tasks are left out and counted (group/prompt_too_long)")
             self._lose(number, "too_long")
@@ -246,12 +246,12 @@ class GroupStream:
             self._failures.count(True, "strategy", describe_exception(failure), f"group {number}")
             self._lose(number, "failed")
         else:
-            self._room.see(None)
+            self._room.record_result(None)
             for trajectory in outcome.group.trajectories:
                 failed = not trajectory.ended.valid and trajectory.ended is not EndReason.ABORTED
-                self._failures.count(failed, str(trajectory.ended), cause_of(trajectory), trajectory.id)
+                self._failures.count(failed, str(trajectory.ended), find_failure_cause(trajectory), trajectory.id)
                 if "not_closed" in trajectory.marks:
-                    self.store.record_fault("not_closed", f"{trajectory.id}: {cause_of(trajectory)}")
+                    self.store.record_fault("not_closed", f"{trajectory.id}: {find_failure_cause(trajectory)}")
             self.store.keep(outcome.group)
             self._buffer(self._counted(outcome.group))
 

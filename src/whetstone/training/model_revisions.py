@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from whetstone.assembly.memory_estimate import policy_size
+from whetstone.assembly.memory_estimate import estimate_policy_size
 from whetstone.assembly.placement import policy_device
 from whetstone.policies import fast_dtype, in_dtype, is_hub_name, resolve_model_folder
 from whetstone.policies.precision import SMALL
@@ -68,7 +68,7 @@ def _precisions(resolved: Resolved, began: Resolved | None) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     recipe, stored = resolved.recipe, began.recipe if began is not None else None
     if recipe.policy.dtype == "auto":
-        size = policy_size(recipe) if stored is None else None
+        size = estimate_policy_size(recipe) if stored is None else None
         if stored is not None:
             changes["policy.dtype"] = stored.policy.dtype
         elif size is not None and size.parameters >= SMALL:

@@ -16,7 +16,7 @@ from statistics import fmean
 from whetstone.capabilities import implements_protocol
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.data.offline_episodes import mark_offline
-from whetstone.failure_causes import StartupFailureMonitor, cause_of, count_causes
+from whetstone.failure_causes import StartupFailureMonitor, count_causes, find_failure_cause
 from whetstone.inference import Engine, sync_weights
 from whetstone.learning.protocol import Learner, SupportsEvaluate
 from whetstone.learning.spec import UpdateBatch
@@ -79,9 +79,9 @@ class Stored(WithoutSampling):
         drawn = (await self._mixer.take(self.done, {})).groups["stored"]
         for group in drawn:
             failed = next((t for t in group.trajectories if t.score is None), None)
-            self.beginning.see(None if failed is None else cause_of(failed))
+            self.beginning.record_result(None if failed is None else find_failure_cause(failed))
         skipped = [t for group in drawn for t in group.trajectories if t.score is None and t.error]
-        self.causes = count_causes(map(cause_of, skipped))
+        self.causes = count_causes(map(find_failure_cause, skipped))
         groups = [group for group in drawn if any(t.score is not None for t in group.trajectories)]
         self.updating_since = time.perf_counter()
         metrics = await run_in_compute_thread(self._look)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from whetstone.assembly.environment import build_environment, effects_in, run_policy
+from whetstone.assembly.environment import build_environment, find_tool_effects, run_policy
 from whetstone.capabilities import implements_protocol
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools
@@ -67,7 +67,7 @@ def known_effects(
             run_sync(toolset.list_effects)
     except InfrastructureError as error:
         log(f"the effects of tools are not known before the run: {error}")
-    return effects_in(environment, settings)
+    return find_tool_effects(environment, settings)
 
 
 def expect_calls(parts: Sequence[Part], measured: Path | None, log: Callable[[str], None]) -> RealCalls:

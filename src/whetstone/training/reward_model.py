@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.assembly.assembly import assemble
-from whetstone.assembly.stage_datasets import scored_episodes
+from whetstone.assembly.stage_datasets import load_scored_episodes
 from whetstone.atomic_write import new_folder
 from whetstone.errors import DataError
 from whetstone.policies import load_policy, merge_adapters, save_policy
@@ -50,7 +50,7 @@ def fit_reward_model(
     settings = resolved.recipe.reward_model
     assert settings is not None
     assembly = assemble(resolved, say=say)
-    groups = scored_episodes(assembly, settings)
+    groups = load_scored_episodes(assembly, settings)
     tasks = [(pairs, group) for group in groups if (pairs := pairs_in(group))]
     if len(tasks) < _FEWEST:
         raise DataError(

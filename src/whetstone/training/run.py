@@ -98,7 +98,7 @@ def train(
     resolved.check_variables()
     run_dir = own or (Path(run_dir) if run_dir is not None else Path("runs") / resolved.name)
     progress = progress or Progress()
-    feed = TrackerDispatcher(build_trackers(resolved), run_dir, resolved.stored(), warn=progress.say)
+    feed = TrackerDispatcher(build_trackers(resolved), run_dir, resolved.to_dict(), warn=progress.say)
     try:
         plan = RunPlan(
             resolved,
@@ -234,7 +234,7 @@ def _read_summary(plan: RunPlan) -> dict[str, Any] | None:
 def _run_ablation(plan: RunPlan, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Run an ablation, and return its entry in `summary.json`."""
     say = plan.progress.say
-    overrides = plan.resolved.stored()["ablations"][name]
+    overrides = plan.resolved.to_dict()["ablations"][name]
     say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in overrides.items())})")
     variant = plan.resolved.with_changes({"ablations": None, **changes})
     folder = plan.run_dir / "ablations" / name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from whetstone.assembly.assembly import RunComponents, assemble
 from whetstone.assembly.evaluation_overlap import find_overlap
-from whetstone.assembly.stage_datasets import policy_limit_problems
+from whetstone.assembly.stage_datasets import find_policy_limit_problems
 from whetstone.errors import WhetstoneError
 from whetstone.policies import describe_fast_dtype
 from whetstone.recipe import Resolved
@@ -18,7 +18,7 @@ from whetstone.training.run_summary import SKIPPED_ROWS
 def report_data(run_dir: Path, assembly: RunComponents, resolved: Resolved, log: Callable[[str], None]) -> None:
     """Report skipped rows, demonstrations beyond the policy's limits, and evaluation tasks in the training data."""
     store_skipped_rows(run_dir, assembly, log)
-    for problem in policy_limit_problems(assembly, resolved):
+    for problem in find_policy_limit_problems(assembly, resolved):
         log(problem)
     store_overlap(run_dir, assembly, resolved, log)
 

@@ -23,7 +23,7 @@ from whetstone.record.checkpoint import KEPT
 from whetstone.record.run_directory import OVERLAP
 from whetstone.reporting import describe_learning, learning_rows
 from whetstone.reporting.trajectories import read_task_outcomes
-from whetstone.tool_calls import describe_failing_tools, statistics_of_run
+from whetstone.tool_calls import describe_failing_tools, load_tool_statistics
 from whetstone.training.stopping import STEPS, stopping_reason
 
 SKIPPED_ROWS = "skipped_rows.json"
@@ -180,7 +180,7 @@ def describe_unlearned(
         failing_tools: Lines about failing tools that were reported during the stage.
     """
     rows = [row for row in rows if row["stage"] == stage]
-    lines = describe_failing_tools(statistics_of_run(rows, run_dir))
+    lines = describe_failing_tools(load_tool_statistics(rows, run_dir))
     tools = lines or failing_tools
     rows = [row for row in rows if "update/skipped_fraction" in row]
     if not rows or any(row["update/skipped_fraction"] < 1 for row in rows):

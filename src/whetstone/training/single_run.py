@@ -32,7 +32,7 @@ from whetstone.errors import (
     TooManyFailuresError,
     WhetstoneError,
 )
-from whetstone.failure_causes import cause_key, format_causes
+from whetstone.failure_causes import format_causes, normalize_cause
 from whetstone.garbage import collect_seldom, exclude_present_objects
 from whetstone.inference import MEMBERS, sync_weights
 from whetstone.learning.protocol import Closes, Learner
@@ -156,7 +156,7 @@ class SingleRun:
             await run_in_compute_thread(report_data, self.run_dir, self.assembly, self.resolved, self.progress.say)
             cluster = await start_cluster(self.assembly, version=0, notify=self.progress.say)
             self.assembly = self.assembly.with_components(cluster=cluster)
-            self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
+            self.engine = await run_in_compute_thread(self.assembly.build_engine, heard=self.progress.say)
             await self._publish(self.position.version)
             self.feed.follow(self.run_dir)
             contexts.enter_context(collect_seldom())
@@ -420,8 +420,8 @@ class SingleRun:
                 f"step {work.done} of {stage}: the chat template rewrites earlier messages ({rewritten}); each time a "
                 "new segment starts, which is exact and slower (episode/context_resets)"
             )
-        new = {cause: count for cause, count in work.causes.items() if cause_key(cause) not in self.told}
-        self.told |= {cause_key(cause) for cause in new}
+        new = {cause: count for cause, count in work.causes.items() if normalize_cause(cause) not in self.told}
+        self.told |= {normalize_cause(cause) for cause in new}
         if new:
             what = WITHOUT_USE.get(stage, "episodes have no score")
             self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {format_causes(new)}")

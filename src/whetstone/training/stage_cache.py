@@ -148,6 +148,6 @@ def _decided_there(other: Path) -> dict[str, Any] | None:
 
 
 def _decided(resolved: Resolved) -> dict[str, Any]:
-    written = without_secrets(resolved.stored())
+    written = without_secrets(resolved.to_dict())
     rollout = {key: value for key, value in written["rollout"].items() if key not in _SAMPLING}
     return {**{key: written[key] for key in _DECIDE}, "rollout": rollout}

@@ -24,13 +24,13 @@ from whetstone.assembly.stage_datasets import read_demonstrations, read_texts
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.data.policy_limits import PolicyLimits
 from whetstone.evaluation import effective_samples, summarize_episodes
-from whetstone.failure_causes import StartupFailureMonitor, cause_of, count_causes
+from whetstone.failure_causes import StartupFailureMonitor, count_causes, find_failure_cause
 from whetstone.inference import Engine, sync_weights
 from whetstone.learning.protocol import Learner
 from whetstone.recipe import PretrainingSettings, Recipe, ReinforcementSettings, SupervisedSettings
 from whetstone.rollout import Plan
 from whetstone.seeding import derive_seed
-from whetstone.tool_calls import tool_metrics
+from whetstone.tool_calls import compute_tool_metrics
 from whetstone.tools.thread_runner import run_in_turn
 from whetstone.training.stage import WithoutSampling
 from whetstone.trajectory import Costs, EndReason, Group, Segment, Task, Trajectory
@@ -77,8 +77,8 @@ class Supervised(WithoutSampling):
             demonstrations = Demonstrations(tuple(self._drawn.episode(first + i) for i in range(count)))
         episodes = demonstrations.episodes
         for trajectory in episodes:
-            self.beginning.see(None if trajectory.solved else cause_of(trajectory))
-        self.causes = count_causes(cause_of(trajectory) for trajectory in episodes if not trajectory.solved)
+            self.beginning.record_result(None if trajectory.solved else find_failure_cause(trajectory))
+        self.causes = count_causes(find_failure_cause(trajectory) for trajectory in episodes if not trajectory.solved)
         segments = demonstrations.segments
         sampled = time.perf_counter()
         self.updating_since = sampled
@@ -167,7 +167,7 @@ class Demonstrations:
     def record_faults(self, record: FaultRecorder) -> None:
         """Record the episodes that are lost."""
         for trajectory in self.lost:
-            record(str(trajectory.ended), cause_of(trajectory), episode=trajectory.id)
+            record(str(trajectory.ended), find_failure_cause(trajectory), episode=trajectory.id)
 
 
 async def sample_demonstrations(assembly: RunComponents, first: int, count: int) -> Demonstrations:
@@ -176,7 +176,7 @@ async def sample_demonstrations(assembly: RunComponents, first: int, count: int)
     An episode in which a sandbox, tool or server failed is played again, so that a run trains on the same
     demonstrations as an undisturbed one.
     """
-    collector = assembly.collector(assembly.expert_actor())
+    collector = assembly.build_collector(assembly.expert_actor())
     seed = derive_seed(assembly.resolved.recipe.seed, "expert")
     tasks = [await run_in_turn(assembly.demonstration_source.task, first + i) for i in range(count)]
     num_repeated = 0
@@ -288,7 +288,7 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
             ),
             "group/zero_variance_fraction": fmean(len(set(of)) <= 1 for of in scored),
         }
-    metrics |= tool_metrics(result.tools)
+    metrics |= compute_tool_metrics(result.tools)
     if result.well_formed_calls is not None:
         metrics["tools/well_formed_fraction"] = result.well_formed_calls
     metrics |= {f"success/{kind}": rate.success for kind, rate in result.kinds.items() if rate.episodes}

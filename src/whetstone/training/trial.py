@@ -139,7 +139,7 @@ async def _measure_episodes(resolved: Resolved) -> _Measured:
     """Play episodes of an evaluation and of the expert."""
     began = time.perf_counter()
     assembly = await run_in_compute_thread(lambda: assemble(as_reinforcement(resolved)).check())
-    engine = await run_in_compute_thread(assembly.engine)
+    engine = await run_in_compute_thread(assembly.build_engine)
     settings = resolved.recipe.evaluation
     is_large = assembly.policy.parameters >= _LARGE
     count = min(settings.episodes, _LARGE_EPISODES if is_large else _EVALUATED)

@@ -197,7 +197,7 @@ class UpdateGroups:
 
     def _start(self, version: int) -> _Sampling:
         assembly, settings = self.assembly, self.settings
-        collector = assembly.collector(self._actor(), record=self.store, method=assembly.method)
+        collector = assembly.build_collector(self._actor(), record=self.store, method=assembly.method)
         admission, following = restore_admission(
             self.store,
             (self._state or _AT_THE_BEGINNING) if self.by_recipe else None,
@@ -252,7 +252,7 @@ class UpdateGroups:
         self._stores.append(store)
         # states of the environment of sampled groups cannot be restored in another one
         method = replace(assembly.method, start=None, allocate=None)
-        collector = assembly.collector(self._actor(), record=store, method=method)
+        collector = assembly.build_collector(self._actor(), record=store, method=method)
 
         async def play(position: int) -> Group:
             task = assembly.source.task(self._first_task + position)

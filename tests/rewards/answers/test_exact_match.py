@@ -48,7 +48,7 @@ def test_word_overlap_worked_numbers():
 
 
 def score(text, ended=EndReason.TERMINATED):
-    nothing = Tokens.written((), Author.ENVIRONMENT)
+    nothing = Tokens.from_ids((), Author.ENVIRONMENT)
     played = Trajectory("t", "t", (), (Turn(nothing, nothing, assistant(text)),), ended)
     return asyncio.run(exact_match(played, Task("t", "", {"answer": "black sea"})))
 

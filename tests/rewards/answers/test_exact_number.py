@@ -6,7 +6,7 @@ from whetstone.chat import assistant
 from whetstone.rewards import exact_number, last_number
 from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
 
-NOTHING = Tokens.written((), Author.ENVIRONMENT)
+NOTHING = Tokens.from_ids((), Author.ENVIRONMENT)
 
 
 @pytest.mark.parametrize(

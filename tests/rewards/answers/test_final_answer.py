@@ -6,7 +6,7 @@ from whetstone.chat import ToolCall, assistant
 from whetstone.rewards import exact_number, final_answer
 from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
 
-NOTHING = Tokens.written((), Author.ENVIRONMENT)
+NOTHING = Tokens.from_ids((), Author.ENVIRONMENT)
 
 
 def ended(reason, *messages):

@@ -11,7 +11,7 @@ from whetstone.rewards import exact_number, matched_calls, provided_columns
 from whetstone.rewards.calls.matched_calls import assign_rewards, call_similarity
 from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
 
-NOTHING = Tokens.written([], Author.ENVIRONMENT)
+NOTHING = Tokens.from_ids([], Author.ENVIRONMENT)
 GOLD = [{"name": "search", "arguments": {"q": "x", "k": 3}}, {"name": "open", "arguments": {"url": "u"}}]
 TASK = Task("t", "?", {"answer": 7, "calls": GOLD})
 

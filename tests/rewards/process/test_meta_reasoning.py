@@ -6,7 +6,7 @@ from whetstone.chat import Message, Text, ToolCall, assistant, user
 from whetstone.rewards import meta_reasoning, provided_columns
 from whetstone.trajectory import Author, CallRecord, EndReason, Task, Tokens, Trajectory, Turn
 
-NOTHING = Tokens.written([], Author.ENVIRONMENT)
+NOTHING = Tokens.from_ids([], Author.ENVIRONMENT)
 TASK = Task("t", "?", {"answer": 7})
 
 

@@ -25,7 +25,7 @@ import numpy
 from whetstone.environments.dependencies import check_requirements, require_package
 from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import RecipeError, TaskError, did_you_mean
-from whetstone.plugins import module_named
+from whetstone.plugins import import_named_module
 from whetstone.tasks.generated import Generated
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Task
@@ -222,7 +222,7 @@ def make_environment(id: str, options: Mapping[str, Any]) -> Any:
     module, _, name = id.rpartition(":")
     if module:
         try:
-            module_named(module)
+            import_named_module(module)
         except ImportError as error:
             raise RecipeError(f"gymnasium: {id}: {error}") from None
     elif id.startswith(("MiniGrid-", "BabyAI-")):

@@ -101,6 +101,6 @@ def replay_actions(actions: Sequence[Message]) -> Policy:
 
 
 def _turn(action: Message, result: StepResult) -> Turn:
-    nothing = Tokens.written((), Author.ENVIRONMENT)
+    nothing = Tokens.from_ids((), Author.ENVIRONMENT)
     calls = tuple(replace(call, seconds=0.0) for call in result.calls)
     return Turn(nothing, nothing, action, result.observation.messages, result.reward, calls)

@@ -1,4 +1,4 @@
-"""Keys of a recipe for names of TRL, verl and OpenRLHF, for messages about unknown keys."""
+"""Counterparts of names of TRL, verl and OpenRLHF, for messages about unknown recipe keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whetstone.recipe.importers.trl import TRL
 from whetstone.recipe.importers.verl import VERL
 
 Fields = Mapping[str, Callable[[], Mapping[str, Any]]]
-"""Valid keys by name, each with a function that returns the keys below it."""
+"""Valid keys by name; each value is a function that returns the keys below it."""
 
 
 def _clip(value: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,10 +49,10 @@ _LIBRARIES = (
     Library("OpenRLHF", _OPENRLHF, (), {}, {}, {}),
 )
 _SAME_NAME = ("learning_rate", "temperature", "seed")
-"""Keys that other libraries have under the same name, at top level."""
+"""Top-level keys that other libraries have under the same name."""
 _IMITATING = ("pretraining", "preference", "offline", "distillation")
 _FIRST = ("reinforcement", "rollout", "policy", "evaluation", "supervised")
-"""Sections in the order in which a key of several sections is suggested."""
+"""Sections in the order in which they are suggested for a key that several sections have."""
 
 
 def explain_unknown_key(
@@ -62,13 +62,13 @@ def explain_unknown_key(
     keys: Mapping[str, Any],
     above: str = "",
 ) -> str:
-    """Return the end of the message about an unknown key: the counterpart, or the nearest key.
+    """Format the end of the message about an unknown key: its counterpart, or the nearest key.
 
     Args:
-        key: The unknown key.
-        value: Its value.
-        fields: The keys at this level.
-        keys: The keys of the general recipe.
+        key: Unknown key.
+        value: Value of the key.
+        fields: Valid keys at this level.
+        keys: Keys of the whole recipe.
         above: Dotted path of the section of `key`; empty at top level.
     """
     paths = [] if above else list(_below(key, fields, keys))
@@ -98,7 +98,7 @@ def explain_unknown_key(
 
 
 def _counterparts(key: str, value: Any, keys: Mapping[str, Any]) -> tuple[str, dict[str, Any], str] | None:
-    """Return (library, keys of the recipe, reason if present are none) for a name of a library."""
+    """Return (library, recipe keys, reason if there are none) for a name of another library."""
     if isinstance(value, Mapping):
         return _sections(key, value)
     group = keys.get("rollout")
@@ -145,7 +145,10 @@ def _flatten(above: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _below(key: str, fields: Fields, keys: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted paths one level down that end in a key: those of the recipe's sections if present are some."""
+    """Yield the dotted paths, one level down, that end in a key.
+
+    Sections that the recipe has are preferred.
+    """
     having = [section for section in fields if key in fields[section]()]
     having.sort(key=lambda section: _FIRST.index(section) if section in _FIRST else len(_FIRST))
     present = [section for section in having if section in keys]

@@ -1,4 +1,7 @@
-"""Reading of configurations: YAML, JSON, Python scripts and command lines in shell scripts. Nothing is run."""
+"""Reading of TRL and verl configurations: YAML, JSON, Python scripts and shell scripts.
+
+Nothing is executed.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,18 @@ _MODEL_LOADER = "from_pretrained"
 
 
 def read_config(kind: str, path: Path) -> dict[str, Any]:
-    """Return the keys of a configuration by dotted path.
+    """Read a configuration of TRL or verl.
 
     Args:
         kind: `trl` or `verl`.
         path: YAML or JSON; a Python script with a call `GRPOConfig(…)`, a dict, or its command line in the docstring;
             or a shell script with a command line.
 
+    Returns:
+        Value by dotted key.
+
     Raises:
-        RecipeError: The file does not exist, cannot be read, or is not a configuration of this kind.
+        RecipeError: If the file does not exist, cannot be read, or is not a configuration of this kind.
     """
     if not path.is_file():
         raise RecipeError(f"{path}: no such file")
@@ -78,8 +84,11 @@ def _flatten(nested: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
 
 
 def _read_script(text: str, path: Path) -> dict[str, Any]:
-    """Return the keywords of `GRPOConfig(…)`, `LoraConfig(…)` and `GRPOTrainer(…)`, or a dict, or the command line of
-    the docstring."""
+    """Read the configuration of a Python script, without running it.
+
+    It is in the keyword arguments of `GRPOConfig(…)`, `LoraConfig(…)` and `GRPOTrainer(…)`, in a dict, or in the
+    command line of the docstring.
+    """
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -103,7 +112,7 @@ def _read_script(text: str, path: Path) -> dict[str, Any]:
 
 
 class _Script:
-    """Literal values in a training script."""
+    """Parsed training script, from which literal values are read."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
@@ -114,7 +123,7 @@ class _Script:
                 self.assigned.setdefault(node.targets[0].id, node.value)
 
     def keys(self) -> dict[str, Any]:
-        """Return the keys of the configuration, then those of the trainer."""
+        """Return the keys of the configuration, followed by the arguments of the trainer."""
         result: dict[str, Any] = {}
         configs = sorted(self._find_name(_CONFIG), key=lambda call: "GRPO" not in ast.unparse(call.func))
         if configs:
@@ -145,14 +154,14 @@ class _Script:
         return node if is_config and isinstance(node, ast.Call) else None
 
     def _resolve_name(self, node: ast.expr) -> ast.expr:
-        """Return the value that a name was first assigned."""
+        """Return the expression that was first assigned to a name; other expressions unchanged."""
         for _ in range(10):
             if isinstance(node, ast.Name) and node.id in self.assigned:
                 node = self.assigned[node.id]
         return node
 
     def value(self, node: ast.expr, *, is_model: bool = False, is_data: bool = False) -> Any:
-        """Return the literal value of an expression, or its text."""
+        """Return the literal value of an expression; its source text if it is not literal."""
         text = ast.unparse(node)
         followed = self._resolve_name(node)
         try:
@@ -177,7 +186,10 @@ class _Script:
 
 
 def _read_command(text: str, path: Path) -> dict[str, Any]:
-    """Return the options `key=value` (verl) and `--key value` (TRL) of the first command that has some."""
+    """Return the options of the first command line in a text that has some.
+
+    verl has `key=value`, and TRL `--key value`.
+    """
     variables: dict[str, str] = {}
     result: dict[str, Any] = {}
     for line in re.sub(r"\\\s*\n", " ", text).split("\n"):
@@ -196,12 +208,12 @@ def _read_command(text: str, path: Path) -> dict[str, Any]:
 
 
 def _expand_default(name: str, value: str) -> str:
-    """Return `VALUE` for `NAME=${NAME:-VALUE}`, and any other value as it is."""
+    """Return `VALUE` for `NAME=${NAME:-VALUE}`; other values unchanged."""
     return _VARIABLE.sub(lambda m: m[2] if m[1] == name and m[2] is not None else m[0], value)
 
 
 def _expand(word: str, variables: Mapping[str, str]) -> str:
-    """Replace variables that the script sets; others stay as they are written."""
+    """Replace variables that the shell script sets; others stay as written."""
     for _ in range(10):
         new = _VARIABLE.sub(lambda m: variables.get(m[1] or m[3], m[2] if m[2] is not None else m[0]), word)
         if new == word:
@@ -227,7 +239,7 @@ def _options(words: list[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _parse(text: str) -> Any:
-    """Return a value as YAML; a text with variables that the script does not set is computed."""
+    """Parse a value as YAML; a text with unknown variables becomes `Computed`."""
     if text.startswith(("~/", "$HOME/", "${HOME}/")):
         return f"${{HOME}}/{text.partition('/')[2]}"
     if _VARIABLE.search(text) and not text.startswith("${"):

@@ -1,4 +1,7 @@
-"""Translation of a configuration of TRL or verl into a valid recipe, with one entry per key."""
+"""Translation of a TRL or verl configuration into a valid recipe.
+
+Every key of the configuration has an entry with its result.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +34,19 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*(\.?[\w.]+)\s*(?:,\s*(.*?))?\}"
 
 
 @dataclass(slots=True)
-class Entry:
-    """Result of the translation of one key."""
+class KeyTranslation:
+    """Result of the translation of one key of the configuration."""
 
     key: str
     """Key of the configuration, or of the recipe if the status is `to set`."""
     value: Any
+    """Value in the configuration; of the recipe if the status is `to set`."""
     status: Status
+    """Kind of result; see `STATUSES`."""
     recipe: dict[str, Any] = field(default_factory=dict)
-    """Keys of the recipe by dotted path."""
+    """Recipe keys that replace the key: dotted key → value."""
     note: str = ""
-    """Reason or remedy."""
+    """Reason or remedy if the key has no counterpart; may be empty."""
 
     def __str__(self) -> str:
         value = str(self.value) if isinstance(self.value, Computed) else json.dumps(self.value, default=str)
@@ -51,19 +56,19 @@ class Entry:
 
 @dataclass(slots=True)
 class Translation:
-    """A recipe, and the result for each key of the configuration."""
+    """Translated recipe, with the result for each key of the configuration."""
 
     recipe: dict[str, Any] = field(default_factory=dict)
-    """The recipe by dotted path."""
-    entries: list[Entry] = field(default_factory=list)
-    """One per key of the configuration, then one per default and per key to set."""
+    """Recipe: dotted key → value."""
+    entries: list[KeyTranslation] = field(default_factory=list)
+    """One entry per key of the configuration, then one per default of the library and per key to set."""
 
-    def lines(self, *statuses: Status) -> list[str]:
-        """Return the report of entries with a status."""
+    def format_entries(self, *statuses: Status) -> list[str]:
+        """Format the entries that have one of these statuses, one line each."""
         return [str(entry) for entry in self.entries if entry.status in statuses]
 
-    def nested(self) -> dict[str, Any]:
-        """Return the recipe as it is written into a file."""
+    def to_nested_keys(self) -> dict[str, Any]:
+        """Return the recipe as nested mappings, in the form of a file."""
         result: dict[str, Any] = {}
         for path, value in self.recipe.items():
             *above, last = path.split(".")
@@ -75,13 +80,13 @@ class Translation:
 
 
 def translate_config(kind: str, keys: Keys) -> Translation:
-    """Translate a configuration.
+    """Translate the configuration of another library into a recipe.
 
     The recipe is valid: a key that contradicts another one, or has no effect with it, is reported and left out.
 
     Args:
         kind: `trl` or `verl`.
-        keys: Keys of the configuration by dotted path.
+        keys: Value by dotted key of the configuration.
     """
     library = LIBRARIES[kind]
     keys = {key: value for key, value in _resolve(keys).items() if not key.endswith("_target_")}
@@ -106,13 +111,16 @@ def translate_config(kind: str, keys: Keys) -> Translation:
         if path not in result.recipe and not (path == "tasks.path" and has_tasks):
             result.recipe[path] = value
             if note:
-                result.entries.append(Entry(path, value, "to set", note=note))
+                result.entries.append(KeyTranslation(path, value, "to set", note=note))
     _repair(result)
     return result
 
 
 def _stands_for(library: Library, default: str, present: set[str]) -> bool:
-    """Return whether another key of the configuration sets the same keys of the recipe as a default."""
+    """Return whether another key of the configuration replaces a default of the library.
+
+    It does if it sets the same recipe keys.
+    """
     own = set(library.target_keys(default)) if default in library.rules else set()
     replaced = {"num_train_epochs": "max_steps", "trainer.total_epochs": "trainer.total_training_steps"}
     return replaced.get(default) in present or any(
@@ -120,27 +128,28 @@ def _stands_for(library: Library, default: str, present: set[str]) -> bool:
     )
 
 
-def _entry(library: Library, key: str, value: Any, keys: Keys) -> Entry:
+def _entry(library: Library, key: str, value: Any, keys: Keys) -> KeyTranslation:
+    """Translate one key of the configuration."""
     if value is None:
-        return Entry(key, value, "off")
+        return KeyTranslation(key, value, "off")
     if key in library.rules:
         result = library.apply(key, value, keys)
         if isinstance(result, NoEffect):
-            return Entry(key, value, "no effect", note=result)
+            return KeyTranslation(key, value, "no effect", note=result)
         if isinstance(result, Missing):
-            return Entry(key, value, "off" if library.is_off(key, value) else "missing", note=result)
+            return KeyTranslation(key, value, "off" if library.is_off(key, value) else "missing", note=result)
         if result:
-            return Entry(key, value, "translated", result)
+            return KeyTranslation(key, value, "translated", result)
         if library.is_off(key, value):
-            return Entry(key, value, "off")
-        return Entry(key, value, "no effect", note=_combine(key, library))
+            return KeyTranslation(key, value, "off")
+        return KeyTranslation(key, value, "no effect", note=_combine(key, library))
     if library.is_ignored(key):
-        return Entry(key, value, "no effect")
+        return KeyTranslation(key, value, "no effect")
     if library.is_off(key, value):
-        return Entry(key, value, "off")
+        return KeyTranslation(key, value, "off")
     sections = [note for name, note in library.advice.items() if key.startswith(f"{name}.")]
     advice = library.advice.get(key) or next(iter(sections), "")
-    return Entry(key, value, "missing", note=advice or "no counterpart")
+    return KeyTranslation(key, value, "missing", note=advice or "no counterpart")
 
 
 def _combine(key: str, library: Library) -> str:
@@ -149,7 +158,7 @@ def _combine(key: str, library: Library) -> str:
 
 
 def _resolve(keys: Keys) -> dict[str, Any]:
-    """Return the keys with references of OmegaConf to other keys replaced by their values."""
+    """Replace OmegaConf references to other keys by their values."""
 
     def value_of(value: Any, key: str, depth: int = 0) -> Any:
         match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
@@ -173,7 +182,7 @@ def _resolve(keys: Keys) -> dict[str, Any]:
 
 
 def _disambiguate(result: Translation) -> None:
-    """Drop a key of the recipe with a value if there are also keys below it, and nested names of parts."""
+    """Remove recipe keys with a plain value if there are also keys below them."""
     for path in list(result.recipe):
         if any(other.startswith(f"{path}.") for other in result.recipe):
             del result.recipe[path]
@@ -182,7 +191,7 @@ def _disambiguate(result: Translation) -> None:
 
 
 def _repair(result: Translation) -> None:
-    """Take keys out of the recipe until it is valid, and report each."""
+    """Remove recipe keys until the recipe is valid, and report each removed key."""
     for _ in range(len(result.recipe)):
         problem = next(_problems(result), None)
         if problem is None:
@@ -208,13 +217,13 @@ def _repair(result: Translation) -> None:
             for required, (placeholder, remedy) in _PLACEHOLDERS.items():
                 if required == path:
                     result.recipe[path] = placeholder
-                    result.entries.append(Entry(path, placeholder, "to set", note=remedy or "the path"))
+                    result.entries.append(KeyTranslation(path, placeholder, "to set", note=remedy or "the path"))
 
 
 def _problems(result: Translation) -> Iterator[tuple[str, Status, str]]:
-    """Yield (key of the recipe, status, reason) of what makes the recipe invalid."""
+    """Yield (recipe key, status, reason) of problems that make the recipe invalid."""
     try:
-        recipe = Recipe(**result.nested())
+        recipe = Recipe(**result.to_nested_keys())
     except OptionError as error:
         yield error.key, "missing", error.message
         return

@@ -1,4 +1,4 @@
-"""Rules that translate a key of another library, and their possible results."""
+"""Rules that translate one key of another library, and their possible results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 Keys = Mapping[str, Any]
-"""Keys of a configuration by dotted path."""
+"""Keys of a configuration: dotted key → value."""
 
 
 class Missing(str):
@@ -21,7 +21,7 @@ class NoEffect(str):
 
 
 class Computed(str):
-    """Source text of a value that only running the file would give."""
+    """Source text of a value that is known only when the file is executed."""
 
 
 Rule = str | Callable[[Any, Keys], dict[str, Any] | Missing | NoEffect]
@@ -32,36 +32,48 @@ _OFF = (None, False, 0, -1, "", "none", "null", "no", "disabled")
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Keys of a library by their effect."""
+    """Keys of another library, and how they are translated.
+
+    `load_library` creates it.
+    """
 
     name: str
-    """Name in messages."""
+    """Name of the library in messages."""
     rules: Mapping[str, Rule]
-    """Keys with a counterpart."""
+    """Rules of keys with a counterpart in recipes."""
     no_effect: tuple[str, ...]
-    """Keys, and sections of keys, that do not change the trained policy."""
+    """Keys, and sections of keys, that do not affect the trained policy."""
     advice: Mapping[str, str]
     """Keys without a counterpart, with the remedy."""
     off: Mapping[str, Any]
     """Values that disable a key, if they differ from the usual ones."""
     defaults: Mapping[str, Any]
-    """Defaults of the library that differ from those of a recipe. A function of the keys of a configuration returns a
-    default that depends on them, or None if there is none."""
+    """Defaults of the library that differ from those of a recipe. A value can be a function of the configuration's
+    keys, which returns None if there is no default."""
     default_on: frozenset[str] = field(default_factory=frozenset)
     """Keys without a counterpart that are enabled by default, so that False changes the trained policy."""
 
     def defaults_for(self, keys: Keys) -> dict[str, Any]:
-        """Return the defaults of the keys that a configuration does not set."""
+        """Return the library's defaults of keys that a configuration does not set.
+
+        Args:
+            keys: Keys of the configuration.
+        """
         values = {
             key: value(keys) if callable(value) else value for key, value in self.defaults.items() if key not in keys
         }
         return {key: value for key, value in values.items() if value is not None}
 
     def apply(self, key: str, value: Any, keys: Keys) -> dict[str, Any] | Missing | NoEffect:
-        """Return the keys of a recipe for one key, or why there are none.
+        """Translate one key with its rule.
 
         Args:
+            key: Key of the configuration.
+            value: Value of the key.
             keys: All keys of the configuration.
+
+        Returns:
+            Recipe keys, or the reason why there are none.
         """
         rule = self.rules[key]
         if isinstance(value, Computed):
@@ -74,7 +86,7 @@ class Library:
         return result if isinstance(result, str) else {path: each for path, each in result.items() if each is not None}
 
     def target_keys(self, key: str) -> tuple[str, ...]:
-        """Return the keys of a recipe that a key sets for a usual value."""
+        """Return the recipe keys that a key sets for a usual value."""
         rule = self.rules[key]
         if isinstance(rule, str):
             return (rule,)
@@ -103,7 +115,12 @@ class Library:
 
 
 def map_values(table: Mapping[Any, Any], path: str) -> Rule:
-    """Return a rule that maps values by a table."""
+    """Return a rule that maps the values of a key by a table.
+
+    Args:
+        table: Value of the library → value of the recipe.
+        path: Recipe key.
+    """
 
     def rule(value: Any, keys: Keys) -> dict[str, Any] | Missing:
         if value not in table:
@@ -114,17 +131,25 @@ def map_values(table: Mapping[Any, Any], path: str) -> Rule:
 
 
 def with_key(other: str) -> Rule:
-    """Return a rule for a key that the rule of another key reads."""
+    """Return a rule for a key that is translated together with another key.
+
+    Args:
+        other: Key whose rule reads this key.
+    """
     return lambda value, keys: {} if other in keys else NoEffect(f"read with {other}, which is not set")
 
 
 def keep_positive(path: str) -> Rule:
-    """Return a rule that keeps a value above 0 and drops values that disable the key."""
+    """Return a rule that keeps values above 0; other values disable the recipe key.
+
+    Args:
+        path: Recipe key.
+    """
     return lambda value, keys: {path: value if value and value > 0 else None}
 
 
 def map_trackers(value: Any, keys: Keys) -> dict[str, Any] | Missing:
-    """Return the trackers of a list of loggers; the console is always written to."""
+    """Translate a list of loggers to trackers; the console needs none."""
     names = [value] if isinstance(value, str) else list(value or ())
     known = {"wandb", "tensorboard", "mlflow", "trackio"}
     named = [name for name in names if name in known]
@@ -138,11 +163,11 @@ def map_trackers(value: Any, keys: Keys) -> dict[str, Any] | Missing:
 
 
 def load_library(name: str, rules: Mapping[str, Rule], defaults: Mapping[str, Callable[[Keys], Any]]) -> Library:
-    """Return a library from its tables, `NAME.toml` in this folder in lower case.
+    """Load the tables of a library from `NAME.toml` in this folder.
 
     Args:
-        name: Name in messages.
-        rules: Rules that are functions; those that only rename a key are in the tables.
+        name: Name of the library in messages; the file has it in lower case.
+        rules: Rules that are functions; rules that only rename a key are in the tables.
         defaults: Defaults that depend on other keys.
     """
     tables = tomllib.loads((files(__package__) / f"{name.lower()}.toml").read_text("utf-8"))

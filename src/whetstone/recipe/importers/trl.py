@@ -1,4 +1,4 @@
-"""Keys of TRL: `GRPOConfig`, `RLOOConfig`, `ModelConfig`, `LoraConfig` and the arguments of `GRPOTrainer`.
+"""Translation rules of TRL: `GRPOConfig`, `RLOOConfig`, `ModelConfig`, `LoraConfig`, `GRPOTrainer`.
 
 Source: https://huggingface.co/docs/trl/grpo_trainer, https://huggingface.co/docs/transformers/main_classes/trainer.
 """
@@ -23,7 +23,7 @@ _REFERENCE = "reinforcement.reference_kl"
 
 
 def _samples(keys: Keys) -> int:
-    """Return the number of episodes of a generation on one device."""
+    """Return the number of episodes that one device generates per generation phase."""
     if keys.get("generation_batch_size"):
         return int(keys["generation_batch_size"])
     steps = keys.get("steps_per_generation") or keys.get("gradient_accumulation_steps") or 1
@@ -31,7 +31,7 @@ def _samples(keys: Keys) -> int:
 
 
 def _minibatches(keys: Keys) -> int:
-    """Return the number of optimizer steps of one pass over a generation."""
+    """Return the number of optimizer steps per pass over the episodes of a generation phase."""
     accumulated = int(keys.get("gradient_accumulation_steps") or 1)
     batch = int(keys.get("per_device_train_batch_size", 8))
     steps = keys.get("steps_per_generation")
@@ -41,7 +41,7 @@ def _minibatches(keys: Keys) -> int:
 
 
 def _batch(value: Any, keys: Keys) -> dict[str, Any]:
-    """Return the tasks per step: episodes of a generation divided by the episodes of a task."""
+    """Compute the tasks per step: episodes of a generation phase divided by episodes per task."""
     tasks = max(1, _samples(keys) // int(keys.get("num_generations") or 8))
     minibatches = _minibatches(keys)
     return {
@@ -51,7 +51,10 @@ def _batch(value: Any, keys: Keys) -> dict[str, Any]:
 
 
 def _steps(value: Any, keys: Keys) -> dict[str, Any]:
-    """Convert optimizer steps to recipe steps, each of which samples once and makes all updates on these episodes."""
+    """Convert optimizer steps to recipe steps.
+
+    Each recipe step samples once, and makes all updates on these episodes.
+    """
     if not value or value <= 0:
         return {}
     updates = _minibatches(keys) * int(keys.get("num_iterations") or 1)
@@ -106,7 +109,7 @@ def _clip(low: bool) -> Any:
 
 
 def _adapters(path: str) -> Any:
-    """Return the rule of a key that has an effect with `use_peft`."""
+    """Return the rule of a key that only has an effect with `use_peft`."""
 
     def rule(value: Any, keys: Keys) -> dict[str, Any] | NoEffect:
         return {path: value} if keys.get("use_peft", True) else NoEffect("use_peft is not set")
@@ -129,7 +132,7 @@ def _scale(value: Any, keys: Keys) -> dict[str, Any]:
 
 
 def _schedule(value: Any, keys: Keys) -> dict[str, Any] | Missing:
-    """Return a decay to 0 over all steps after the warm-up, or none."""
+    """Translate the learning rate schedule: a decay to 0 over all steps after the warm-up, or none."""
     ratio, steps = keys.get("warmup_ratio"), keys.get("warmup_steps")
     warm = float(ratio or (steps if isinstance(steps, float) and steps < 1 else 0) or 0.0)
     if value not in ("linear", "cosine", "constant", "constant_with_warmup"):

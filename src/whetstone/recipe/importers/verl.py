@@ -1,4 +1,4 @@
-"""Keys of verl: `ppo_trainer.yaml`, and overrides of its command line.
+"""Translation rules of verl: `ppo_trainer.yaml`, and overrides on its command line.
 
 Source: https://verl.readthedocs.io/en/latest/examples/config.html.
 """
@@ -126,7 +126,7 @@ def _train_files(value: Any, keys: Keys) -> dict[str, Any] | Missing:
 
 
 def _single(files: Any) -> Any:
-    """Return the only file of a list of files; None if there are several."""
+    """Return the only file of a list; None if there are several files."""
     if isinstance(files, list | tuple):
         return files[0] if len(files) == 1 else None
     return files

@@ -16,7 +16,7 @@ from typing import Any
 
 from whetstone.chat import Message
 from whetstone.errors import InfrastructureError
-from whetstone.plugins import OptionError, named_part, unwrap_partial
+from whetstone.plugins import OptionError, bind_component, unwrap_partial
 from whetstone.rollout.context_transforms.default_transform import IdentityTransform
 from whetstone.rollout.context_transforms.insert_text import prepend_to_task
 from whetstone.rollout.context_transforms.prompt_proposers import PROPOSERS, Proposer
@@ -89,7 +89,7 @@ class Instructions(IdentityTransform):
         self.max_instructions = max_instructions
         self.proposer: Proposer | None = None
         if proposer:
-            part = named_part("proposer", proposer, PROPOSERS)
+            part = bind_component("proposer", proposer, PROPOSERS)
             self.proposer = part() if inspect.isclass(unwrap_partial(part)) else part
         self.unanswered = 0
         """Number of failed requests to the proposer."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whetstone.trajectory import OffPolicy, Provenance, Trajectory
-from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
+from whetstone.trajectory_json import decode_trajectories, encode_trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Buffer:
     def state(self) -> list[Any]:
         """Return the content as JSON values."""
         return [
-            [key, row.step, encoded_trajectory(row.trajectory).decode()]
+            [key, row.step, encode_trajectory(row.trajectory).decode()]
             for key, rows in self._rows.items()
             for row in rows
         ]
@@ -61,7 +61,7 @@ class Buffer:
         """Restore a state that `state` returned."""
         self._rows.clear()
         for key, step, line in state:
-            (trajectory,) = decoded_trajectories([line.encode()])
+            (trajectory,) = decode_trajectories([line.encode()])
             self._rows.setdefault(key, []).append(Stored(trajectory, step))
 
     def forget_versions(self) -> None:

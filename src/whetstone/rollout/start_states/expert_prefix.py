@@ -65,4 +65,4 @@ class ExpertPrefix:
 
 def as_untrained_turns(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     """Return turns as a prefix: their actions are read, and not trained."""
-    return tuple(replace(turn, action=Tokens.written(turn.action.ids, Author.INSERTED)) for turn in turns)
+    return tuple(replace(turn, action=Tokens.from_ids(turn.action.ids, Author.INSERTED)) for turn in turns)

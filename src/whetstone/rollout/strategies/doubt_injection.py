@@ -84,7 +84,7 @@ class Probed:
             return path, None
         pool = [roller.written(sentence) for sentence in self.sentences]
         ids = draw.choice(pool)
-        nothing = Tokens.written((), Author.INSERTED)
+        nothing = Tokens.from_ids((), Author.INSERTED)
         logprobs = tuple(splice_logprobs(pool, ids))
         inserted = Tokens(ids, (Author.INSERTED,) * len(ids), logprobs, (-1,) * len(ids), (math.nan,) * len(ids))
         last = len(path.turns) - 1

@@ -87,7 +87,7 @@ def build_revision(bad: Trajectory, good: Trajectory, reflection: str, roller: R
         return None
     if any(turn.training_context is not None for turn in (*own[: cut + 1], *rest)):
         return None
-    wrong = [replace(turn, action=Tokens.written(turn.action.ids, Author.INSERTED)) for turn in own[:cut]]
+    wrong = [replace(turn, action=Tokens.from_ids(turn.action.ids, Author.INSERTED)) for turn in own[:cut]]
     first, *later = rest
     turned = replace(
         first,
@@ -109,4 +109,4 @@ def build_revision(bad: Trajectory, good: Trajectory, reflection: str, roller: R
 
 
 def _patched(ids: Sequence[int]) -> Tokens:
-    return Tokens.written(ids, Author.CORRECTED)
+    return Tokens.from_ids(ids, Author.CORRECTED)

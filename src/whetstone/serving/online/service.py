@@ -50,7 +50,7 @@ class LiveService:
         settings = live_settings(resolved)
         scorer = build_function(resolved, "live.scorer", settings.scorer, SCORERS, kind="scorer")
         self.assembly = assemble(convert_live_recipe(resolved), say=say).check()
-        self.engine = self.assembly.engine(heard=say)
+        self.engine = self.assembly.build_engine(heard=say)
         redact = find_redactor(settings.redact) if settings.redact is not None else None
         redacting = Redacting(self.assembly.chat, redact) if redact is not None else None
         self.live = OnlineLearner(

@@ -34,7 +34,7 @@ from whetstone.serving.conversation_matching import (
 )
 from whetstone.serving.online.scorers import Feedback, FollowUp
 from whetstone.trajectory import TRAINABLE, Author, Group, OffPolicy, Score, Task, Tokens, Trajectory
-from whetstone.trajectory_json import encoded_trajectory, read_trajectory
+from whetstone.trajectory_json import encode_trajectory, read_trajectory
 
 _HINT, _HINTED = "hint", "hinted"
 
@@ -145,7 +145,7 @@ def context_with_hint(trajectory: Trajectory, task: Task) -> Trajectory:
     if not hinted:
         return trajectory
     (turn,) = trajectory.turns
-    return replace(trajectory, turns=(replace(turn, context=Tokens.written(hinted, Author.ENVIRONMENT)),))
+    return replace(trajectory, turns=(replace(turn, context=Tokens.from_ids(hinted, Author.ENVIRONMENT)),))
 
 
 def make_follow_up(answer: RecordedAnswer, following: Sequence[Message]) -> FollowUp:
@@ -262,10 +262,10 @@ class TurnStore:
             "hint": feedback.hint, "why": feedback.why, "hinted": turn.hinted,
             **({"learned_as": over.learned_as, "by": over.by, "at": over.at} if over is not None else {}),
         })  # fmt: skip
-        other_json = b"" if over is None else b',"other":' + encoded_trajectory(over.other)
+        other_json = b"" if over is None else b',"other":' + encode_trajectory(over.other)
         path = self._path(turn.episode)
         with convert_save_errors(path), open(path, "ab") as file:
-            file.write(head[:-1] + other_json + b',"trajectory":' + encoded_trajectory(turn.trajectory) + b"}\n")
+            file.write(head[:-1] + other_json + b',"trajectory":' + encode_trajectory(turn.trajectory) + b"}\n")
             file.flush()
             os.fsync(file.fileno())
         self._know(turn)

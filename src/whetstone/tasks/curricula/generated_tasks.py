@@ -22,7 +22,7 @@ from whetstone.errors import TaskError
 from whetstone.plugins import OptionError, find_part
 from whetstone.tasks.protocol import Source
 from whetstone.trajectory import Task
-from whetstone.trajectory_json import decoded_task, encoded_task
+from whetstone.trajectory_json import decode_task, encode_task
 
 if TYPE_CHECKING:
     from whetstone.rollout.protocol import StepOutcome
@@ -71,7 +71,7 @@ class GeneratedTasks:
         known = {task.id for task in self.pool}
         for task in self.generator(outcome, outcome.draw):
             try:
-                orjson.dumps(encoded_task(task))  # the journal and checkpoints contain it
+                orjson.dumps(encode_task(task))  # the journal and checkpoints contain it
             except TypeError as error:
                 raise TaskError(f"generated task {task.id}: the task cannot be stored as JSON: {error}") from None
             if task.id not in known and self._enters(task):
@@ -89,11 +89,11 @@ class GeneratedTasks:
 
     def state(self) -> dict[str, Any]:
         """Return the stored tasks and rejections for a checkpoint; see `Stateful`."""
-        return {"pool": [encoded_task(task) for task in self.pool], "turned_away": self.turned_away}
+        return {"pool": [encode_task(task) for task in self.pool], "turned_away": self.turned_away}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
         """Restore the stored tasks and rejections of a checkpoint; see `Stateful`."""
-        self.pool = [decoded_task(row) for row in state["pool"]]
+        self.pool = [decode_task(row) for row in state["pool"]]
         self.turned_away |= state["turned_away"]
 
     def metrics(self) -> dict[str, float]:

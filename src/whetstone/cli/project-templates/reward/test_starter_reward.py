@@ -9,7 +9,7 @@ from whetstone import Task, Trajectory
 from whetstone.chat import assistant, user
 from whetstone.trajectory import Author, CallRecord, EndReason, Tokens, Turn
 
-NO_TOKENS = Tokens.written([], Author.ENVIRONMENT)
+NO_TOKENS = Tokens.from_ids([], Author.ENVIRONMENT)
 TASK = Task("sum", "Compute 2+3", private={"answer": "5"})
 
 
