@@ -2,8 +2,8 @@
 
     environment: {name: verifiers_harness, taskset: …}      tasks: {source: verifiers, taskset: …, env: {}}
 
-The requests of the harness are the episode, as for any external agent (`agent.py`); the rewards of the environment are
-its verdict. The package runs in a separate process, one for all episodes (`verifiers_bridge.py`).
+The requests of the harness are the episode, as for any external agent (`external_agent.py`). The rewards of the
+environment are its verdict. The package runs in a separate process, one for all episodes (`verifiers_bridge.py`).
 
 Note:
     An episode that is canceled here would continue in the process, so the process receives a request to end it.
