@@ -181,7 +181,7 @@ def _at_once(chat: Chat, context: Context, result: TemplateResult, where: str) -
     """Return whether the context equals the full rendering by Transformers."""
     earlier = context.opened  # earlier turns of the model are rendered without forged tokens
     spoken = [
-        chat._cleared(m, context.tools) if isinstance(m, TurnParts) and i < earlier else m
+        chat._break_turn(m, context.tools) if isinstance(m, TurnParts) and i < earlier else m
         for i, m in enumerate(context.spoken)
     ]
     messages = [chat.dialect.convert_turn(m) if isinstance(m, TurnParts) else dict(m) for m in spoken]
@@ -212,7 +212,7 @@ def _same_outside(chat: Chat, context: Context, rendering: str, result: Template
             if at >= 0
             else ""
         )
-        _, thought, message = chat._taken_apart(own, context.tools)
+        _, thought, message = chat._split_turn(own, context.tools)
         calls = [(c.name, c.arguments) for c in message.tool_calls] if chat.dialect.writes_calls else []
         has_thought = not turn.thought or thought == turn.thought
         if at < 0 or not has_thought or calls != [(c.name, c.arguments) for c in turn.calls]:

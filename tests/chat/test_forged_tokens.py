@@ -69,7 +69,7 @@ def test_ordinary_tools_are_described_unchanged():
     schema = {"type": "object", "properties": {"a<b": {"type": "string", "description": "1 < 2 | 3, [INSTALL]"}}}
     for chat in CHATS.values():
         tools = (ToolSpec("n", "does\nthis", schema),)
-        assert chat._declared(tools) is tools
+        assert chat._break_tools(tools) is tools
 
 
 def test_ordinary_text_is_never_refused_or_changed():

@@ -20,7 +20,7 @@ from whetstone.inference import Generation, Sampling
 from whetstone.recipe import load_recipe
 from whetstone.record import latest_checkpoint
 from whetstone.reporting import Progress
-from whetstone.rollout import Conversation, Limits
+from whetstone.rollout import Conversation, EpisodeLimits
 from whetstone.training import train
 
 
@@ -44,7 +44,7 @@ def conversation(*answers, context_length=10_000, max_turns=4):
         load_recipe("demo", [*SMALL, "ablations=null", "environment.tools=[calculator]", "chat.format=hermes"])
     )
     engine = Scripted(assembly.chat, answers)
-    limits = Limits(max_turns, context_length, 60.0)
+    limits = EpisodeLimits(max_turns, context_length, 60.0)
     task = assembly.source.task(0)
     talk = Conversation(assembly.environment(), engine, assembly.chat, task=task, sampling=Sampling(16), limits=limits,
                         seed=0)  # fmt: skip

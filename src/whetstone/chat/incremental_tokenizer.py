@@ -169,14 +169,14 @@ class Chat:
             PolicyError: If the template rejects the messages.
         """
         begins, offered = tuple(messages), tuple(tools)
-        return self._prompts.get_or_create(begins, offered, lambda: self._opened(begins, offered))
+        return self._prompts.get_or_create(begins, offered, lambda: self._render_opening(begins, offered))
 
-    def _opened(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
-        declared = tuple(self._declared(tools))
-        spoken = self._to_whom_it_knows(self._foreign(messages, None, declared))
+    def _render_opening(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
+        declared = tuple(self._break_tools(tools))
+        spoken = self._merge_system_message(self._convert_untrusted(messages, None, declared))
         if not self.dialect.shows_tools:
             spoken = self._with_tools(spoken, self.format.describe(declared))
-        return self._afresh(spoken, declared)
+        return self._render_segment(spoken, declared)
 
     def extend(
         self, context: Context, sampled: Sequence[int], messages: Sequence[Message], *, max_calls: int | None = None
@@ -195,14 +195,14 @@ class Chat:
         Raises:
             PolicyError: If the template rejects the conversation.
         """
-        speech = self._speech(self._text(sampled), context, max_calls)
-        after = (*context.spoken, speech, *self._foreign(messages, speech, context.tools))
+        speech = self._parse_turn_parts(self._text(sampled), context, max_calls)
+        after = (*context.spoken, speech, *self._convert_untrusted(messages, speech, context.tools))
         ended = sampled[-1] if sampled and sampled[-1] in self.stop_ids else None
         try:
-            written = self._continued(context, after, ended)
+            written = self._render_continuation(context, after, ended)
         except HistoryRewritten as why:
             self.rewritten = self.rewritten or str(why)
-            return self._afresh(after, context.tools)
+            return self._render_segment(after, context.tools)
         new, segments = TokenSequence(self.encode(written)), (*context.rendered, written)
         tokens = context.tokens + TokenSequence(sampled) + new
         return replace(context, tokens=tokens, new=new, opens_segment=False, spoken=after, rendered=segments)
@@ -221,7 +221,7 @@ class Chat:
             max_calls: Maximum number of calls; further calls are dropped. With 0, text that looks like a call is kept
                 as text.
         """
-        thought, _, message = self._taken_apart(self._text(sampled), tools, max_calls)
+        thought, _, message = self._split_turn(self._text(sampled), tools, max_calls)
         calls = tuple(replace(call, id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls))
         text = thought + message.text
         return replace(message, content=(Text(text),) if text else (), tool_calls=calls)
@@ -241,7 +241,7 @@ class Chat:
         Raises:
             ValueError: If the tool-call format cannot express the message.
         """
-        text = self._written(message, tools)
+        text = self._write_text(message, tools)
         end = self._ends.call if message.tool_calls else self._ends.answer
         sign = self._text_of(end)  # a marker of the format can be the end of the turn
         return (text.removesuffix(sign) if sign in self.format.markers else text), end
@@ -276,17 +276,17 @@ class Chat:
                 f"the model would answer without {header.strip()!r} before its answer"
             )
 
-    def _afresh(self, spoken: Spoken, tools: tuple[ToolSpec, ...]) -> Context:
+    def _render_segment(self, spoken: Spoken, tools: tuple[ToolSpec, ...]) -> Context:
         """Render the full context as a new segment.
 
         Look-alikes of special tokens in the model's turns are broken up.
         """
-        cleared = tuple(self._cleared(m, tools) if isinstance(m, TurnParts) else m for m in spoken)
+        cleared = tuple(self._break_turn(m, tools) if isinstance(m, TurnParts) else m for m in spoken)
         written = self._render(cleared, tools, True)
         tokens = TokenSequence(self.encode(written))
         return Context(tokens, tokens, True, spoken, tools, (written,), len(spoken))
 
-    def _continued(self, context: Context, after: Spoken, ended: int | None) -> str:
+    def _render_continuation(self, context: Context, after: Spoken, ended: int | None) -> str:
         """Return the text that the template writes after the last turn of the model.
 
         Args:
@@ -300,7 +300,9 @@ class Chat:
         mark = choose_placeholder([m.text if isinstance(m, TurnParts) else m for m in after])
         turns = [m for m in after[context.opened :] if isinstance(m, TurnParts)]
         by_turn = {id(turn): with_placeholders(turn, f"{mark}{number}x") for number, turn in enumerate(turns)}
-        old = tuple(self._cleared(m, context.tools) if isinstance(m, TurnParts) else m for m in after[: context.opened])
+        old = tuple(
+            self._break_turn(m, context.tools) if isinstance(m, TurnParts) else m for m in after[: context.opened]
+        )
         rendered = self._render((*old, *(by_turn.get(id(m), m) for m in after[context.opened :])), context.tools, True)
         if not rendered.startswith(context.rendered[0]):
             raise HistoryRewritten("it renders the initial messages differently")
@@ -341,7 +343,7 @@ class Chat:
     def _text_of(self, token: int) -> str:
         return self._token_text.get(token) or str(self.tokenizer.decode([token], skip_special_tokens=False))
 
-    def _taken_apart(self, text: str, tools: Sequence[ToolSpec], limit: int | None = None) -> tuple[str, str, Message]:
+    def _split_turn(self, text: str, tools: Sequence[ToolSpec], limit: int | None = None) -> tuple[str, str, Message]:
         """Split the text of a turn into (thought with its tags, thought, message with text and calls)."""
         opening, closing = self.dialect.thought_signs
         if self._ends.thought_end_separates_calls and not text.lstrip().startswith(opening.lstrip()):
@@ -377,9 +379,9 @@ class Chat:
         end = self._text_end.search(text) if self._ends.text_end else None
         return text if end is None else text[: end.start()]
 
-    def _speech(self, text: str, context: Context, max_calls: int | None = None) -> TurnParts:
+    def _parse_turn_parts(self, text: str, context: Context, max_calls: int | None = None) -> TurnParts:
         """Split the text of a turn into the parts that the template receives."""
-        _, thought, message = self._taken_apart(text, context.tools, max_calls)
+        _, thought, message = self._split_turn(text, context.tools, max_calls)
         closing = self.dialect.thought_signs[1]
         content = message.text.strip() if closing in text else message.text
         before = sum(len(m.calls) for m in context.spoken if isinstance(m, TurnParts))
@@ -392,26 +394,26 @@ class Chat:
             return TurnParts(text, content.strip(), "", calls)  # truncated within its thought, or a call within it
         return TurnParts(text, thought, content, calls)
 
-    def _cleared(self, speech: TurnParts, tools: Sequence[ToolSpec]) -> TurnParts:
+    def _break_turn(self, speech: TurnParts, tools: Sequence[ToolSpec]) -> TurnParts:
         """Return a turn in which look-alikes of special tokens are broken up, except the syntax of calls."""
         thought, content = self._break_special(speech.thought), self._break_special(speech.content)
         if not self.dialect.writes_calls:
             message = self.format.read(speech.content, tools)
             if message.tool_calls and not message.malformed:
                 parts = (Text(self._break_special(message.text)),) if message.text else ()
-                calls = tuple(map(self._cleared_call, message.tool_calls))
+                calls = tuple(map(self._break_call, message.tool_calls))
                 with suppress(ValueError):  # a call the format cannot write once it is cleared stays text
                     content = self.format.write(replace(message, content=parts, tool_calls=calls), tools)
-        return replace(speech, thought=thought, content=content, calls=tuple(map(self._cleared_call, speech.calls)))
+        return replace(speech, thought=thought, content=content, calls=tuple(map(self._break_call, speech.calls)))
 
-    def _cleared_call(self, call: ToolCall) -> ToolCall:
+    def _break_call(self, call: ToolCall) -> ToolCall:
         try:
             arguments = json.dumps(self._safe_in(json.loads(call.arguments)))
         except (ValueError, RecursionError):
             arguments = self._break_special(call.arguments)
         return replace(call, name=self._break_special(call.name), arguments=arguments)
 
-    def _written(self, message: Message, tools: Sequence[ToolSpec]) -> str:
+    def _write_text(self, message: Message, tools: Sequence[ToolSpec]) -> str:
         """Return the text of a turn that contains this message.
 
         The text is as the template renders the message if it is parsed back into the same message, else as the format
@@ -429,8 +431,10 @@ class Chat:
                 following = {"role": "tool", "tool_call_id": calls[-1].id, "name": calls[-1].name, "content": "x"}
             # as it is in the history; the template may add text to the last turn only
             for next_messages in ((following,), ()):
-                text = self._turn(opened, (question, TurnParts("", thought, content, calls), *next_messages), tools)
-                _, back, read = self._taken_apart(text, tools)
+                text = self._extract_turn(
+                    opened, (question, TurnParts("", thought, content, calls), *next_messages), tools
+                )
+                _, back, read = self._split_turn(text, tools)
                 same = _same_calls(read.tool_calls, message.tool_calls) and not read.malformed
                 if text and same and (back, read.text.strip()) == (thought, content.strip()):
                     return text
@@ -446,7 +450,7 @@ class Chat:
             return f"{signed}{closed}\n\n{written}" if content != message.text else written
         return f"{'' if begun else before}{thought}{behind_it}{written}"
 
-    def _turn(self, opened: str, spoken: Spoken, tools: Sequence[ToolSpec]) -> str:
+    def _extract_turn(self, opened: str, spoken: Spoken, tools: Sequence[ToolSpec]) -> str:
         """Return the text of the model's turn in a rendered conversation.
 
         Empty if it cannot be separated from the rest.
@@ -469,7 +473,7 @@ class Chat:
         opening = self.dialect.thought_signs[0]
         return bool(opening) and prompt.rstrip().endswith(opening)
 
-    def _to_whom_it_knows(self, spoken: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    def _merge_system_message(self, spoken: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         """Merge a system message into the user message after it if the template does not render system messages."""
         if self.knows_system or len(spoken) < 2 or [m["role"] for m in spoken[:2]] != ["system", "user"]:
             return spoken
@@ -487,7 +491,7 @@ class Chat:
         )
         return self._show(in_parts(messages) if self.dialect.parts else messages, passed_tools, generation_prompt)
 
-    def _foreign(
+    def _convert_untrusted(
         self, messages: Sequence[Message], speech: TurnParts | None, tools: Sequence[ToolSpec]
     ) -> tuple[dict[str, Any], ...]:
         """Convert untrusted messages into messages for the template, with look-alikes of special tokens broken up.
@@ -528,7 +532,7 @@ class Chat:
                 converted.append({"role": "user", "content": message.text})
         return tuple(converted)
 
-    def _declared(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+    def _break_tools(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
         """Return the tools with look-alikes broken up in names, descriptions and schemas, which are untrusted."""
         if not self._breaks("\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)):
             return tools

@@ -233,18 +233,18 @@ def probe_template(prober: Prober, format: ToolCallFormat, vocabulary: Container
         vocabulary: Texts that are single tokens of the tokenizer.
     """
     base = Dialect(parts=prober.parts, no_tools=prober.no_tools)
-    dialect = _calls(prober, format, base)
+    dialect = _detect_calls(prober, format, base)
     if dialect is None:
         # it may still render the tools and their results, with calls as the model's text
         answered = prober.render([_user(), _assistant(SAID), _answer(base)], True, True) or ""
         if mentions_format(prober, format, vocabulary):
             dialect = replace(base, shows_tools=True, shows_answers=ANSWERED in answered)
-    learned_dialect = _thoughts(prober, dialect or base)
+    learned_dialect = _detect_thoughts(prober, dialect or base)
     if not learned_dialect.thought_key:
         for signs in _OTHER_TAGS:
             if all(sign in vocabulary for sign in signs):
                 learned_dialect = replace(learned_dialect, thought_signs=signs, thought_frame=signs)
-    return _framed(prober, learned_dialect)
+    return _detect_text_tag(prober, learned_dialect)
 
 
 def parse_mismatch(prober: Prober, format: ToolCallFormat) -> int | None:
@@ -252,7 +252,7 @@ def parse_mismatch(prober: Prober, format: ToolCallFormat) -> int | None:
 
     0 is a perfect fit. None means that the format reads no call.
     """
-    dialect = _calls(prober, format, Dialect(parts=prober.parts, no_tools=prober.no_tools))
+    dialect = _detect_calls(prober, format, Dialect(parts=prober.parts, no_tools=prober.no_tools))
     if dialect is None:
         return None
     turn = prober.render_turn(dialect.convert_turn(_speech(dialect, 1)), dialect.shows_tools)
@@ -261,7 +261,7 @@ def parse_mismatch(prober: Prober, format: ToolCallFormat) -> int | None:
 
 def reads_escapes(prober: Prober, format: ToolCallFormat) -> bool:
     """Return whether the format reads a backslash in a rendered call correctly; some formats differ only in this."""
-    dialect = _calls(prober, format, Dialect(parts=prober.parts, no_tools=prober.no_tools))
+    dialect = _detect_calls(prober, format, Dialect(parts=prober.parts, no_tools=prober.no_tools))
     if dialect is None:
         return False
     arguments = {**_ARGUMENTS, "text": f"{CALLED} \\n"}
@@ -286,7 +286,7 @@ def _instructions(prober: Prober) -> str:
     return rendered if TOOL.name in rendered else ""
 
 
-def _calls(prober: Prober, format: ToolCallFormat, base: Dialect) -> Dialect | None:
+def _detect_calls(prober: Prober, format: ToolCallFormat, base: Dialect) -> Dialect | None:
     """Return the message layout for which the template renders calls in the format, and their results.
 
     None if there is no such layout.
@@ -308,16 +308,16 @@ def _calls(prober: Prober, format: ToolCallFormat, base: Dialect) -> Dialect | N
             shows_answers=True,
         )
         one = dialect.convert_turn(_speech(dialect, 1))
-        if not _reads(prober, format, dialect, 1):
+        if not _reads_back(prober, format, dialect, 1):
             continue
         if ANSWERED in (prober.render([_user(), one, _answer(dialect)], tools, True) or ""):
             odd = dialect.convert_turn(TurnParts("", "", "", (ToolCall(TOOL.name, json.dumps(_ARGUMENTS), "x-1"),)))
             takes_ids = prober.render([_user(), odd], tools, False) is not None
-            return replace(dialect, several=_reads(prober, format, dialect, 2), takes_ids=takes_ids)
+            return replace(dialect, several=_reads_back(prober, format, dialect, 2), takes_ids=takes_ids)
     return None
 
 
-def _reads(prober: Prober, format: ToolCallFormat, dialect: Dialect, count: int) -> bool:
+def _reads_back(prober: Prober, format: ToolCallFormat, dialect: Dialect, count: int) -> bool:
     """Return whether the format parses the calls that the template rendered back into the same calls."""
     turn = prober.render_turn(dialect.convert_turn(_speech(dialect, count)), dialect.shows_tools)
     if CALLED not in turn:
@@ -334,7 +334,7 @@ def _reads(prober: Prober, format: ToolCallFormat, dialect: Dialect, count: int)
     return False
 
 
-def _thoughts(prober: Prober, dialect: Dialect) -> Dialect:
+def _detect_thoughts(prober: Prober, dialect: Dialect) -> Dialect:
     """Return the dialect with the message key of thoughts and the text that the template writes around them."""
     for key in (*_THOUGHT_KEYS, ""):
         tried = replace(dialect, thought_key=key)
@@ -349,14 +349,14 @@ def _thoughts(prober: Prober, dialect: Dialect) -> Dialect:
             if not key:
                 return tried
             first = min(follow, key=after.index, default=SAID)
-            opening, closing = frame = _frame(prober, tried, rendered, first)
+            opening, closing = frame = _find_thought_frame(prober, tried, rendered, first)
             if not closing.strip():
                 return tried
             return replace(tried, thought_signs=(opening.strip(), closing.strip()), thought_frame=frame)
     return dialect
 
 
-def _frame(prober: Prober, dialect: Dialect, rendered: str, following: str) -> tuple[str, str]:
+def _find_thought_frame(prober: Prober, dialect: Dialect, rendered: str, following: str) -> tuple[str, str]:
     """Return the text that the template writes before and after a thought, up to the text or call that follows it."""
     opening, _, after = rendered.partition(THOUGHT)
     if not opening.strip():  # the generation prompt starts the thought
@@ -380,7 +380,7 @@ def _frame(prober: Prober, dialect: Dialect, rendered: str, following: str) -> t
     return opening, closing
 
 
-def _framed(prober: Prober, dialect: Dialect) -> Dialect:
+def _detect_text_tag(prober: Prober, dialect: Dialect) -> Dialect:
     """Return the dialect with the tag before text, and with whether a turn can have both text and calls."""
     before = prober.render_turn(_assistant(SAID), dialect.shows_tools).partition(SAID)[0]
     _, closed, sign = before.rpartition(dialect.thought_signs[1])
