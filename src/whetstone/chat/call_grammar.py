@@ -59,7 +59,10 @@ _DEEPEST = 16
 
 
 class CallGrammarError(ValueError):
-    """Tool for which no grammar can guarantee a call with valid arguments; the text names the tool and the reason."""
+    """Tool for which no grammar can guarantee a call with valid arguments.
+
+    The text names the tool and the reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,10 @@ def call_grammar(
 
 
 def format_name(format: ToolCallFormat) -> str:
-    """Return the name of a tool-call format in recipes; the name of its class for a custom format."""
+    """Return the name of a tool-call format in recipes.
+
+    A custom format gives the name of its class.
+    """
     for name, make in FORMATS.items():
         known = make()
         if known == format or (type(known) is type(format) and not is_dataclass(known)):
@@ -386,7 +392,10 @@ def _choices(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> set[str]:
-    """Return the JSON types that a resolved schema permits; all types if the schema does not restrict them."""
+    """Return the JSON types that a resolved schema permits.
+
+    The result is all types if the schema does not restrict them.
+    """
     choices, kinds = _choices(schema), schema.get("type")
     if choices is not None:
         return {_type_of(choice) for choice in choices}

@@ -24,7 +24,9 @@ _NO_MODEL_WRITES = ("code", "compact", "react", "tags")
 
 
 def detect_tool_call_format(tokenizer: Any, variables: Mapping[str, Variable] | None = None) -> str:
-    """Return the name of the built-in tool-call format that fits a tokenizer; `hermes` without evidence.
+    """Return the name of the built-in tool-call format that fits a tokenizer.
+
+    The result is `hermes` without evidence.
 
     Args:
         tokenizer: Hugging Face tokenizer, with or without a chat template.

@@ -282,7 +282,10 @@ def _preamble(chat: Chat) -> str:
 
 
 def _writes_ids(chat: Chat) -> bool:
-    """Return whether the format writes an id for each call in the text of the model; such ids are numbered per turn."""
+    """Return whether the format writes an id for each call in the text of the model.
+
+    Such ids are numbered per turn.
+    """
     call = ToolCall("add", json.dumps({"a": 3, "b": 45}))
     with suppress(ValueError):
         text, _ = chat.write_turn(assistant("", call), _PROBES)

@@ -86,7 +86,9 @@ class PromptCache(Generic[T]):
         self._known: dict[tuple[Message, ...], tuple[tuple[ToolSpec, ...], T]] = {}
 
     def get_or_create(self, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], create: Callable[[], T]) -> T:
-        """Return the cached result for these messages and tools; call `create` and cache its result if there is none.
+        """Return the cached result for these messages and tools.
+
+        Call `create` and cache its result if there is none.
 
         If 64 prompts are cached, the cache is emptied first.
         """
@@ -585,7 +587,10 @@ class Chat:
         return ({**spoken[0], "content": f"{description}\n\n{spoken[0]['content']}"}, *spoken[1:])
 
     def _accepts_system(self) -> bool:
-        """Return whether the template renders system messages; some templates (Gemma) reject or drop them."""
+        """Return whether the template renders system messages.
+
+        Some templates (Gemma) reject or drop them.
+        """
         try:
             rendered = self._render(({"role": "system", "content": _PROBE}, {"role": "user", "content": "x"}), (), True)
         except PolicyError:  # the only possible cause is a rejected system message

@@ -80,7 +80,10 @@ class ToolSpec:
 
     @property
     def properties(self) -> dict[str, Mapping[str, Any]]:
-        """JSON Schema of each parameter by name; a schema that is not a mapping (`true`: anything) becomes {}."""
+        """JSON Schema of each parameter by name.
+
+        A schema that is not a mapping (`true`: anything) becomes {}.
+        """
         declared = self.parameters.get("properties")
         if not isinstance(declared, Mapping):
             return {}
@@ -88,7 +91,10 @@ class ToolSpec:
 
     @property
     def only_text_parameter(self) -> str | None:
-        """Name of the parameter if the tool has exactly one and it is an unrestricted string; otherwise None."""
+        """Name of the parameter if the tool has exactly one and it is an unrestricted string.
+
+        The value is None for other tools.
+        """
         if len(self.properties) != 1:
             return None
         ((name, schema),) = self.properties.items()
@@ -118,7 +124,10 @@ class Message:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Text and image addresses as a tuple; messages with equal keys look the same to the policy."""
+        """Text and image addresses as a tuple.
+
+        Messages with equal keys look the same to the policy.
+        """
         return (self.text, *(part.url for part in self.content if isinstance(part, Image)))
 
     def to_openai(self) -> dict[str, Any]:
@@ -191,7 +200,10 @@ def tool_result(text: str, *, call_id: str | None = None) -> Message:
 
 
 def with_text(message: Message, text: str) -> Message:
-    """Return a copy of a message whose content is only this text; images are dropped, calls are kept."""
+    """Return a copy of a message whose content is only this text.
+
+    Images are dropped, calls are kept.
+    """
     return replace(message, content=(Text(text),) if text else ())
 
 

@@ -25,7 +25,10 @@ class ToolCallFormat(Protocol):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Texts after which generation of a turn stops, in addition to the template's stop tokens; usually empty."""
+        """Texts after which generation of a turn stops, in addition to the template's stop tokens.
+
+        Most formats have none.
+        """
         ...
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:

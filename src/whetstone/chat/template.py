@@ -220,7 +220,10 @@ class _Measured(ImmutableSandboxedEnvironment):
         return "".join(map(self.check_output, values))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **named: Any) -> Any:
-        """Call a function of the template within the limits; overrides `SandboxedEnvironment.call`."""
+        """Call a function of the template within the limits.
+
+        Overrides `SandboxedEnvironment.call`.
+        """
         if __obj in __self._own:
             return __obj(*args)
         __self.tick()
@@ -232,7 +235,10 @@ class _Measured(ImmutableSandboxedEnvironment):
         return __self.count_size(super().call(__context, __obj, *args, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Evaluate `+`, `*`, `**` or `%` within the limits; overrides `SandboxedEnvironment.call_binop`."""
+        """Evaluate `+`, `*`, `**` or `%` within the limits.
+
+        Overrides `SandboxedEnvironment.call_binop`.
+        """
         self.tick()
         if operator == "*":
             for one, other in ((left, right), (right, left)):
@@ -292,7 +298,10 @@ class _Measuring(NodeTransformer):
 
 
 class _Generation(Extension):
-    """Jinja extension `{% generation %}`, which marks the model's text for loss masks; renders only its content."""
+    """Jinja extension `{% generation %}`, which marks the model's text for loss masks.
+
+    Only its content is rendered.
+    """
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
@@ -303,7 +312,10 @@ class _Generation(Extension):
 
 
 class _Names(Namespace):
-    """Implementation of `namespace()` in templates; names that start with an underscore are rejected."""
+    """Implementation of `namespace()` in templates.
+
+    Names that start with an underscore are rejected.
+    """
 
     def __init__(*args: Any, **named: Any) -> None:
         own, *rest = args

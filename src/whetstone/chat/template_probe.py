@@ -52,7 +52,9 @@ Raises `PolicyError` if the template rejects the messages.
 
 
 class HistoryRewritten(Exception):
-    """Signal that the template renders earlier messages differently than before; the text describes the difference.
+    """Signal that the template renders earlier messages differently than before.
+
+    The text describes the difference.
 
     `Chat.extend` catches it and renders the conversation again in a new segment.
     """
@@ -150,7 +152,9 @@ class Dialect:
 
 
 class Prober:
-    """Renderer of probe conversations for one template; caches the results, which all tool-call formats share.
+    """Renderer of probe conversations for one template.
+
+    It caches the results, which all tool-call formats share.
 
     The constructor also finds out whether the template needs contents as lists of parts, and `[]` instead of None for
     no tools.
@@ -260,7 +264,10 @@ def parse_mismatch(prober: Prober, format: ToolCallFormat) -> int | None:
 
 
 def reads_escapes(prober: Prober, format: ToolCallFormat) -> bool:
-    """Return whether the format reads a backslash in a rendered call correctly; some formats differ only in this."""
+    """Return whether the format reads a backslash in a rendered call correctly.
+
+    Some formats differ only in this.
+    """
     dialect = _detect_calls(prober, format, Dialect(parts=prober.parts, no_tools=prober.no_tools))
     if dialect is None:
         return False
@@ -281,7 +288,10 @@ def mentions_format(prober: Prober, format: ToolCallFormat, vocabulary: Containe
 
 
 def _instructions(prober: Prober) -> str:
-    """Return the rendered text of a user message with tools offered; empty if the template does not render tools."""
+    """Return the rendered text of a user message with tools offered.
+
+    The result is empty if the template does not render tools.
+    """
     rendered = prober.render([_user()], True, True) or ""
     return rendered if TOOL.name in rendered else ""
 

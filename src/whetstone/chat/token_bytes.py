@@ -42,7 +42,9 @@ class TokenBytes:
         self._replaced = [(old, new) for old, new in replaced if old]
 
     def decode_token(self, token: int, *, is_first: bool = False) -> bytes:
-        """Return the bytes of a token; a special token gives the bytes of its text, such as `<|im_end|>`.
+        """Return the bytes of a token.
+
+        A special token gives the bytes of its text, such as `<|im_end|>`.
 
         Args:
             token: Token id.
@@ -86,7 +88,10 @@ def text_offsets(pieces: Sequence[bytes]) -> list[int]:
 
 
 def _decoders(tokenizer: Any) -> list[dict[str, Any]]:
-    """Return the decoding steps of a fast tokenizer as dictionaries; empty for other tokenizers."""
+    """Return the decoding steps of a fast tokenizer as dictionaries.
+
+    The result is empty for other tokenizers.
+    """
     decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
     if decoder is None:
         return []

@@ -80,7 +80,10 @@ def find_turn_ends(named: str, dialect: Dialect, render: Render, prober: Prober,
 
 
 def end_pattern(text_end: str) -> re.Pattern[str]:
-    """Return a regular expression for `TurnEnds.text_end` at the end of a text; all tags but the last are optional."""
+    """Return a regular expression for `TurnEnds.text_end` at the end of a text.
+
+    All tags but the last are optional.
+    """
     tags = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^\s<\[]+", text_end) or [""]
     optional = "".join(f"(?:{re.escape(tag)}\\s*)?" for tag in tags[:-1])
     return re.compile(rf"(?<!\s)\s*{optional}{re.escape(tags[-1])}\s*\Z")

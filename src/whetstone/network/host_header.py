@@ -25,7 +25,9 @@ def host_name(host: str) -> str:
 
 
 def find_other_site(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the reason why a request may come from another website; empty if it comes from this machine.
+    """Return the reason why a request may come from another website.
+
+    The result is empty if it comes from this machine.
 
     Args:
         headers: Headers of the ASGI scope, with names in lower case.

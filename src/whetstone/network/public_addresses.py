@@ -65,7 +65,9 @@ class PublicTransport(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport(verify=ssl_context(environment=False), trust_env=False, limits=limits)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request to a checked address of its host; the host name stays in the `Host` header and in TLS.
+        """Send a request to a checked address of its host.
+
+        The host name stays in the `Host` header and in TLS.
 
         Raises:
             NotPublicError: If the host resolves to an address that is not public.

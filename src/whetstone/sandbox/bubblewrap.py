@@ -55,7 +55,10 @@ class Programs:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Facts of a machine that decide whether bubblewrap can create namespaces; `read_facts` collects them."""
+    """Facts of a machine that decide whether bubblewrap can create namespaces.
+
+    `read_facts` collects them.
+    """
 
     machine: str = "x86_64"
     """Processor architecture as `uname -m` prints it."""

@@ -20,7 +20,10 @@ _NAMES = "whetstone"
 
 @functools.cache
 def list_parent_groups() -> tuple[Path, ...]:
-    """Return the folders in which this process can create control groups; empty if there are none."""
+    """Return the folders in which this process can create control groups.
+
+    The result is empty if there are none.
+    """
     for candidate in (_unified_folders(), _v1_folders()):
         if candidate and all(_is_writable(path) for path in candidate):
             return candidate
@@ -49,7 +52,10 @@ class ControlGroup:
         self._set(processes, "pids.max")
 
     def add_process(self, process: int) -> None:
-        """Move a process into the group; processes that it starts from then on belong to the group, too."""
+        """Move a process into the group.
+
+        Processes that it starts from then on belong to the group, too.
+        """
         for folder in self._folders:
             (folder / "cgroup.procs").write_text(str(process))
 
@@ -109,7 +115,10 @@ def _unified_folders() -> tuple[Path, ...]:
 
 
 def _v1_folders() -> tuple[Path, ...]:
-    """Return the folders for groups of cgroups v1: one for memory and one for processes; empty if there are none."""
+    """Return the folders for groups of cgroups v1: one for memory and one for processes.
+
+    The result is empty if there are none.
+    """
     folders = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

@@ -35,7 +35,9 @@ class GuestCallResult:
 
 
 async def call_in_guest(session: Session, entry: str, arguments: str, *, seconds: float) -> GuestCallResult:
-    """Call a function inside the sandbox and return its result; a failure of the function is part of the result.
+    """Call a function inside the sandbox and return its result.
+
+    A failure of the function is part of the result.
 
     Args:
         session: Session in which the function is defined.

@@ -83,7 +83,10 @@ class Offer:
 
 @functools.cache
 def list_isolation_layers() -> tuple[Offer, ...]:
-    """Return every isolation layer with its availability on this machine, strongest first; probed once per process."""
+    """Return every isolation layer with its availability on this machine, strongest first.
+
+    The machine is probed once per process.
+    """
     return (
         _offer_namespaces(),
         _offer_landlock(),
@@ -93,7 +96,10 @@ def list_isolation_layers() -> tuple[Offer, ...]:
 
 
 def strongest_layer() -> Isolation | None:
-    """Return the strongest available layer of this machine; None if only `unsafe` is available."""
+    """Return the strongest available layer of this machine.
+
+    The result is None if only `unsafe` is available.
+    """
     return next(
         (o.isolation for o in list_isolation_layers() if not o.missing and o.isolation is not Isolation.UNSAFE), None
     )
@@ -156,7 +162,10 @@ def _is_weaker(one: Isolation, other: Isolation) -> bool:
 
 
 def missing_guarantees(isolation: Isolation) -> str:
-    """Return the guarantees of `namespaces` that a layer does not give, as a sentence; empty if it gives all."""
+    """Return the guarantees of `namespaces` that a layer does not give, as a sentence.
+
+    The result is empty if it gives all.
+    """
     if isolation is Isolation.LANDLOCK:
         same = "" if has_own_users(isolation) else "; all sessions run as you"
         return (
@@ -414,7 +423,10 @@ def _offer_landlock() -> Offer:
 
 
 def _find_closed_folder() -> str | None:
-    """Return the first folder on the path to this Python that another user cannot enter; None if there is none."""
+    """Return the first folder on the path to this Python that another user cannot enter.
+
+    The result is None if there is none.
+    """
     for path in map(Path, readable_paths()):
         for folder in (path, *path.parents):
             if folder.is_dir() and not folder.stat().st_mode & stat.S_IXOTH:
@@ -467,7 +479,10 @@ def _count_unlinked_bytes(process: int) -> int:
 
 
 def _iterate_entries(folder: str) -> Iterator[tuple[int, os.DirEntry[str]]]:
-    """Yield (depth, entry) of everything below a folder; folders deeper than 64 levels are not entered."""
+    """Yield (depth, entry) of everything below a folder.
+
+    Folders deeper than 64 levels are not entered.
+    """
     pending = [(1, folder)]
     while pending:
         depth, path = pending.pop()

@@ -104,7 +104,10 @@ class Jail:
 
     @property
     def exceeds_limits(self) -> bool:
-        """Whether the files of the jail exceed the limits; always False if a file system enforces them."""
+        """Whether the files of the jail exceed the limits.
+
+        Always False if a file system enforces them.
+        """
         return bool(self.folder) and exceeds_limits(self.folder, self.limits, self.process)
 
     async def has_server_ended(self) -> bool:
@@ -134,7 +137,10 @@ class Jail:
             raise InfrastructureError("sandbox: the session's first process has ended") from None
 
     def kill(self) -> None:
-        """Kill the supervisor from outside, and with it all processes; used if the jail does not respond."""
+        """Kill the supervisor from outside, and with it all processes.
+
+        Used if the jail does not respond.
+        """
         if self.process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.process, signal.SIGKILL)
@@ -148,6 +154,9 @@ class Jail:
         self.control.close()  # its first process ends when the socket is closed
 
     def remove(self) -> bool:
-        """Delete the folder and the control group of an ended jail; return whether nothing is left."""
+        """Delete the folder and the control group of an ended jail.
+
+        Return whether nothing is left.
+        """
         is_deleted = not self.folder or remove_folder(self.folder)
         return (self.group is None or self.group.remove()) and is_deleted

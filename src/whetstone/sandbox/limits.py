@@ -14,7 +14,10 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Resource limits of one sandbox session; a call that exceeds a limit ends with the corresponding `Ending`."""
+    """Resource limits of one sandbox session.
+
+    A call that exceeds a limit ends with the corresponding `Ending`.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 

@@ -91,7 +91,9 @@ class Sandbox:
         self._users = _user_ids() if has_own_users(self.isolation) else None
 
     def session(self, *, persistent: bool = True, seed: int = 0, limits: Limits | None = None) -> Session:
-        """Create a session for the running event loop; its first call starts it, and the fork server if necessary.
+        """Create a session for the running event loop.
+
+        Its first call starts it, and the fork server if necessary.
 
         Args:
             persistent: Whether variables and files are kept between calls.

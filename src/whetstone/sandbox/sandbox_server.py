@@ -188,7 +188,10 @@ class ForkServer:
         return met[0], met[1]
 
     def retire_server(self) -> None:
-        """Start a new server process for the next sessions; the current one stays for its running sessions."""
+        """Start a new server process for the next sessions.
+
+        The current one stays for its running sessions.
+        """
         self._retired.append((self._server, self._control))
         self._server = self._control = None
         self.restarts += 1

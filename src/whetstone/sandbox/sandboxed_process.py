@@ -47,7 +47,10 @@ _user_numbers = itertools.count(secrets.randbelow(_USERS))
 
 @dataclass(frozen=True, slots=True)
 class SandboxedProcess:
-    """Agent program that was started in its own namespaces; `start` creates it, and it waits until `release`."""
+    """Agent program that was started in its own namespaces.
+
+    `start` creates it, and it waits until `release`.
+    """
 
     process: asyncio.subprocess.Process
     """Process of the program on the host; ending it ends all its descendants."""

@@ -44,7 +44,10 @@ _LOST_TEXT = "it and all that belonged to it, files too, are gone; there is a ne
 
 
 class _JailLost(Exception):
-    """Internal signal that a jail no longer responds as requested; the text completes "the sandbox …"."""
+    """Internal signal that a jail no longer responds as requested.
+
+    The text completes "the sandbox …".
+    """
 
 
 class CapturedOutput:
@@ -73,7 +76,10 @@ class CapturedOutput:
             del self._tail[: -self._keep]
 
     def text(self) -> str:
-        """Return head and tail of the output as text, with a note on the bytes left out; invalid UTF-8 is replaced."""
+        """Return head and tail of the output as text, with a note on the bytes left out.
+
+        Invalid UTF-8 is replaced.
+        """
         num_missing = self.bytes - len(self._head) - len(self._tail)
         if not num_missing:
             return truncate_middle((self._head + self._tail).decode(errors="replace"), self.characters)[0]
@@ -148,7 +154,9 @@ class Session:
         return await self._call("python", wall_seconds, code=code)
 
     async def shell(self, command: str, *, wall_seconds: float | None = None) -> Outcome:
-        """Run a shell command with `sh`; files and the current folder are kept if the session is persistent.
+        """Run a shell command with `sh`.
+
+        Files and the current folder are kept if the session is persistent.
 
         Args:
             command: Shell command, possibly with several lines.
@@ -330,7 +338,9 @@ class Session:
             await asyncio.sleep(_SCAN_SECONDS)
 
     async def _resolve_event(self, event: str, detail: Any) -> Outcome:
-        """Return the outcome for the event that ended a call; every event except a reply ends the interpreter.
+        """Return the outcome for the event that ended a call.
+
+        Every event except a reply ends the interpreter.
 
         Raises:
             _JailLost: If the event also ends the jail.
@@ -410,7 +420,9 @@ class Session:
         await self._receive_reply("ended", 0)
 
     async def _receive_reply(self, key: str, number: int | None = None) -> dict[str, Any]:
-        """Wait for the supervisor's reply with this key and number; reports of ended processes are skipped.
+        """Wait for the supervisor's reply with this key and number.
+
+        Reports of ended processes are skipped.
 
         Raises:
             _JailLost: If the supervisor does not reply in time.
@@ -445,7 +457,9 @@ class Session:
             self._start_interpreter()
 
     def _start_interpreter(self) -> None:
-        """Request an interpreter from the supervisor; the first call may be sent before it is ready.
+        """Request an interpreter from the supervisor.
+
+        The first call may be sent before it is ready.
 
         Raises:
             InfrastructureError: If this process cannot open the sockets.
@@ -570,7 +584,10 @@ class Session:
                 return
 
     def _read_output(self) -> int | None:
-        """Read available output; return the number of bytes, 0 at the end of the stream, None if there is none yet."""
+        """Read available output.
+
+        Return the number of bytes, 0 at the end of the stream, None if there is none yet.
+        """
         try:
             data = os.read(self._output, _CHUNK)
         except BlockingIOError:
@@ -593,7 +610,9 @@ def parse_guest_object(data: bytes) -> dict[str, Any] | None:
 
 
 def parse_outcome(reply: dict[str, Any]) -> Outcome | None:
-    """Return the outcome of a call in a reply of the untrusted guest; None for a malformed reply.
+    """Return the outcome of a call in a reply of the untrusted guest.
+
+    The result is None for a malformed reply.
 
     JSON allows numbers of any length, and values of any type at any key, so every field is checked.
     """
@@ -622,12 +641,18 @@ def parse_outcome(reply: dict[str, Any]) -> Outcome | None:
 
 
 def _parse_seconds(value: Any) -> float:
-    """Return a number of seconds in a reply of the untrusted guest; 0 for other types and implausible values."""
+    """Return a number of seconds in a reply of the untrusted guest.
+
+    The result is 0 for other types and implausible values.
+    """
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
 
 
 def read_count(value: Any) -> int:
-    """Return a count in a reply of the untrusted guest; 0 for other types and negative numbers."""
+    """Return a count in a reply of the untrusted guest.
+
+    The result is 0 for other types and negative numbers.
+    """
     return value if isinstance(value, int) and value >= 0 else 0
 
 

@@ -10,7 +10,9 @@ from whetstone.sandbox.pool import PRELOAD, Sandbox
 
 @functools.cache
 def shared_sandbox(isolation: str = "auto", preload: tuple[str, ...] = (), container: tuple[str, ...] = ()) -> Sandbox:
-    """Return the shared sandbox of this process for these options; it is closed when the process ends.
+    """Return the shared sandbox of this process for these options.
+
+    It is closed when the process ends.
 
     Args:
         isolation: `auto`, or the name of an isolation layer.

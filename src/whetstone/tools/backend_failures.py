@@ -108,7 +108,9 @@ def is_sent(error: BaseException) -> bool:
 
 
 def find_backend_error(error: BaseException, arguments: Mapping[str, Any]) -> BackendError | None:
-    """Return the failure of a backend that an exception of a tool reports; None if it reports none.
+    """Return the failure of a backend that an exception of a tool reports.
+
+    The result is None if it reports none.
 
     Args:
         error: Exception that the tool's function raised.
@@ -126,7 +128,9 @@ def find_backend_error(error: BaseException, arguments: Mapping[str, Any]) -> Ba
 
 
 def parse_retry_after(header: str | None) -> float:
-    """Return the seconds of a `retry-after` header, a number or a date; at most 120, and 0 without a valid one.
+    """Return the seconds of a `retry-after` header, a number or a date.
+
+    The result is at most 120, and 0 without a valid header.
 
     >>> parse_retry_after("2.5"), parse_retry_after("soon"), parse_retry_after("9999")
     (2.5, 0.0, 120.0)
@@ -262,7 +266,10 @@ def _find_status(error: BaseException) -> int | None:
 
 
 def _find_header(error: BaseException) -> str | None:
-    """Return the `retry-after` header of the response that an exception carries; None if there is none."""
+    """Return the `retry-after` header of the response that an exception carries.
+
+    The result is None if there is none.
+    """
     for holder in (*(_attribute(error, name) for name in _RESPONSES), error):
         if isinstance(holder, Mapping):
             metadata = holder.get("ResponseMetadata")

@@ -82,7 +82,10 @@ def read_passages(corpus: Path, *, words: int) -> Iterator[Passage]:
 
 
 def split_paragraphs(text: str, words: int) -> Iterator[str]:
-    """Yield consecutive paragraphs joined up to `words` words; a longer paragraph is split between words."""
+    """Yield consecutive paragraphs joined up to `words` words.
+
+    A longer paragraph is split between words.
+    """
     paragraphs: list[str] = []
     count = 0
     for paragraph in re.split(r"\n\s*\n", text):

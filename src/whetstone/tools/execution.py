@@ -70,7 +70,9 @@ def _format_value(value: Any) -> str:
 
 
 async def execute(tool: Tool, arguments: dict[str, Any]) -> Result:
-    """Run a tool's function and return its result; an exception of the tool becomes a result, too.
+    """Run a tool's function and return its result.
+
+    An exception of the tool becomes a result, too.
 
     Raises:
         BackendError: If the backend failed, so that the call can be repeated.
@@ -115,7 +117,10 @@ async def _take(values: AsyncIterator[Any]) -> list[Any]:
 
 
 def attribute_failure(error: BaseException) -> Result:
-    """Convert an exception to the result of its call; `toolset.py` describes whose failure it is."""
+    """Convert an exception to the result of its call.
+
+    `toolset.py` describes whose failure it is.
+    """
     error = root_exception(error)
     if isinstance(error, InfrastructureError):
         return replace(failed_result("unavailable", exception_text(error)), failure=error)
@@ -147,7 +152,10 @@ def waiting_for_tool(owner: str) -> Iterator[None]:
 
 
 def error_line(result: Result, content: tuple[Text | Image, ...]) -> str:
-    """Return the error of a call for people, in one line of at most 300 characters; empty if the call succeeded."""
+    """Return the error of a call for people, in one line of at most 300 characters.
+
+    The result is empty if the call succeeded.
+    """
     if result.outcome in ("ok", "stopped"):
         return ""
     text = "".join(part.text for part in content if isinstance(part, Text)).strip()

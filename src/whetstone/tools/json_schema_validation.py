@@ -76,7 +76,9 @@ def checked_schema(schema: Mapping[str, Any]) -> str:
 
 
 def find_schema_errors(schema: str, values: Any, *, most: int = 3) -> list[str]:
-    """Return the validation errors of a value, each with its path; empty if the value is valid.
+    """Return the validation errors of a value, each with its path.
+
+    The result is empty if the value is valid.
 
     Args:
         schema: Text that `checked_schema` returned.

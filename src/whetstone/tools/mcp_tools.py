@@ -188,7 +188,9 @@ class Mcp:
         return f"the MCP server {self.url or (typed if len(typed) <= 200 else f'{typed[:199]}…')}"
 
     async def _ask(self, name: str, arguments: dict[str, Any]) -> Result:
-        """Call a tool of the server; if the server ends during the call, connect again before raising.
+        """Call a tool of the server.
+
+        If the server ends during the call, connect again before raising.
 
         Raises:
             ServerEndedError: If the server ended during the call and is connected again.

@@ -148,7 +148,10 @@ class ProcessTransport:
 
 
 def _standard_error() -> TextIO:
-    """Return the standard error of this process if a child can write to it; a notebook's has no descriptor."""
+    """Return the standard error of this process if a child can write to it.
+
+    A notebook's has no descriptor.
+    """
     try:
         sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):

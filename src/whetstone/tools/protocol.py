@@ -103,7 +103,10 @@ class HasClose(Protocol):
     """Tool class that holds resources, such as a connection or a process."""
 
     def close(self) -> Awaitable[None] | None:
-        """Release the resources; sync or async, called once after the last use, also after failures."""
+        """Release the resources.
+
+        The method is sync or async, and is called once after the last use, also after failures.
+        """
         ...
 
 
@@ -112,7 +115,9 @@ class GivesVerdict(Protocol):
     """Tool class that judges the outcome of an episode."""
 
     def verdict(self) -> Awaitable[Mapping[str, Any]] | Mapping[str, Any]:
-        """Return the verdict on the episode: a mapping with `success`, `score` and other counts; sync or async.
+        """Return the verdict on the episode: a mapping with `success`, `score` and other counts.
+
+        The method is sync or async.
 
         Called once after the last turn, whatever ended the episode. The mapping is stored with the trajectory.
         """
@@ -172,7 +177,10 @@ class Replayable(Protocol):
 
 @runtime_checkable
 class Stateless(Protocol):
-    """Component that declares whether it has state; a component without a declaration has state."""
+    """Component that declares whether it has state.
+
+    A component without a declaration has state.
+    """
 
     stateless: bool
     """Whether a response depends only on its call or action.
@@ -216,17 +224,25 @@ LIFETIME = protocol_members(OffersTools, HasOpen, HasClose, GivesVerdict, HasCos
 
 
 def replayable(part: object) -> bool:
-    """Return whether the same calls or actions lead a component to the same state; True without a declaration."""
+    """Return whether the same calls or actions lead a component to the same state.
+
+    The result is True without a declaration.
+    """
     return not implements_protocol(part, Replayable) or part.replayable
 
 
 def stateless(part: object) -> bool:
-    """Return whether a response of a component depends only on its call or action; False without a declaration."""
+    """Return whether a response of a component depends only on its call or action.
+
+    The result is False without a declaration.
+    """
     return implements_protocol(part, Stateless) and part.stateless
 
 
 def find_provenance(*parts: object) -> Provenance:
-    """Return the first provenance other than `sampled` that a component declares; `sampled` if none does.
+    """Return the first provenance other than `sampled` that a component declares.
+
+    The result is `sampled` if none does.
 
     Args:
         parts: Components of an episode.

@@ -32,7 +32,10 @@ _KEPT = {
 
 
 class _InSandbox:
-    """Base class of tools that share the sandbox session of an episode; the tool that is opened first creates it."""
+    """Base class of tools that share the sandbox session of an episode.
+
+    The tool that is opened first creates it.
+    """
 
     def __init__(
         self,
@@ -238,7 +241,10 @@ class Files(_InSandbox):
 
 
 def _add_note(method: Callable[..., Any], note: str) -> Tool:
-    """Return a tool whose description ends with a note on persistence; the sandbox enforces its time limit."""
+    """Return a tool whose description ends with a note on persistence.
+
+    The sandbox enforces its time limit.
+    """
     tool = tool_from_function(method)
     return replace(tool, spec=replace(tool.spec, description=f"{tool.spec.description}\n{note}"), keeps_time=True)
 

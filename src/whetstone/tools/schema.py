@@ -99,7 +99,9 @@ def tool_from_function(function: Callable[..., Any], name: str | None = None) ->
 
 
 def parse_arguments(tool: str, arguments: str) -> dict[str, Any]:
-    """Parse the JSON text of a call's arguments into a dictionary; whole numbers become integers.
+    """Parse the JSON text of a call's arguments into a dictionary.
+
+    Whole numbers become integers.
 
     Args:
         tool: Name of the tool, for errors.
@@ -274,7 +276,9 @@ def _read_docstrings(function: Any, inner: Any, called: Any) -> tuple[str, dict[
 
 
 def _resolve_type(annotation: Any, called: Any, where: str) -> Any:
-    """Return the type of an annotation; forward references are looked up in the function's module and closure.
+    """Return the type of an annotation.
+
+    Forward references are looked up in the function's module and closure.
 
     Args:
         annotation: Annotation of a parameter.

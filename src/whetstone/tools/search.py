@@ -134,7 +134,10 @@ class HttpSearch:
             return await fetch_bounded(client, "POST", self.url, seconds=self.timeout_seconds, json=question)
 
     def _error(self, failure: str, **options: Any) -> BackendError:
-        """Return the error of a failed search; a search for one word decides later whether the server is down."""
+        """Return the error of a failed search.
+
+        A search for one word decides later whether the server is down.
+        """
         failure = f"the search server {self.url}: {failure}"
         plain = functools.partial(self._post, {"query": "word", "count": 1})
         return BackendError(failure, blame=functools.partial(classify_failure, failure, plain, below=400), **options)

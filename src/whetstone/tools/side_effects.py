@@ -40,7 +40,9 @@ class DeclaresEffects(Protocol):
 
 
 def effects(effect: Effect) -> Callable[[Declared], Declared]:
-    """Declare the effect of a function, of a method, or of all methods of a class; a decorator.
+    """Declare the effect of a function, of a method, or of all methods of a class.
+
+    It is used as a decorator.
 
         @effects("write")
         def refund(order: str) -> str: ...
@@ -107,7 +109,9 @@ def effect_of_method(method: str) -> Effect:
 
 
 def effect_of_hints(annotations: Any) -> Effect | None:
-    """Return the effect that the annotations of an MCP tool declare; None if they declare none.
+    """Return the effect that the annotations of an MCP tool declare.
+
+    The result is None if they declare none.
 
     As in the specification, a tool with `readOnlyHint: false` is destructive unless `destructiveHint` is false.
     """

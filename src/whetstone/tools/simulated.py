@@ -116,7 +116,10 @@ class Simulated:
             )
 
     def _error(self, failure: str, **options: Any) -> BackendError:
-        """Return the error of a failed request; a short plain request decides later whether the server is down."""
+        """Return the error of a failed request.
+
+        A short plain request decides later whether the server is down.
+        """
         failure = f"the model at {self.url}: {failure}"
         plain = functools.partial(self._request, "You are there.", "Are you?")
         return BackendError(failure, blame=functools.partial(classify_failure, failure, plain, below=400), **options)
@@ -143,7 +146,10 @@ class Answers:
             )
 
     async def answer(self, name: str, arguments: dict[str, Any]) -> Result:
-        """Return the result of a call in the table; a `tool_error` if the table does not contain the call."""
+        """Return the result of a call in the table.
+
+        The result is a `tool_error` if the table does not contain the call.
+        """
         result = self._known.get(_key(name, arguments))
         if result is None:
             text = json.dumps(arguments, ensure_ascii=False)

@@ -96,7 +96,10 @@ class Sql:
         self._database = process
 
     async def close(self) -> None:
-        """Close the database and discard the changes of the episode; a running query is stopped first."""
+        """Close the database and discard the changes of the episode.
+
+        A running query is stopped first.
+        """
         database, self._database = self._database, None
         if database is not None:
             await database.close()
@@ -136,14 +139,19 @@ class Sql:
 
 
 def _is_database(path: Path) -> bool:
-    """Return whether the first bytes of a file are those of a database; an empty file is a valid SQLite database."""
+    """Return whether the first bytes of a file are those of a database.
+
+    An empty file is a valid SQLite database.
+    """
     with open(path, "rb") as file:
         head = file.read(16)
     return head[8:12] == b"DUCK" if path.name.endswith(".duckdb") else head in (b"", b"SQLite format 3\x00")
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, more: bool) -> str:
-    """Return columns and rows as text with `|` as separator, one row per line; long cells are cut.
+    """Return columns and rows as text with `|` as separator, one row per line.
+
+    Long cells are cut.
 
     Args:
         columns: Names of the columns.

@@ -40,7 +40,10 @@ GROWTH_SECONDS = 0.01
 
 
 class _Pool:
-    """Pool of daemon threads that take calls from one queue; it grows with the number of blocking calls."""
+    """Pool of daemon threads that take calls from one queue.
+
+    It grows with the number of blocking calls.
+    """
 
     def __init__(self) -> None:
         self._calls: deque[tuple[float, _Work]] = deque()

@@ -31,7 +31,9 @@ from whetstone.tools.simulated import Answers, read_lines
 
 
 class ToolCatalog:
-    """Catalog of many tools, of which only a few are visible; `find_tools` and `remove_tools` change the selection.
+    """Catalog of many tools, of which only a few are visible.
+
+    `find_tools` and `remove_tools` change the selection.
 
     Args:
         file: JSON Lines with one tool per line in the OpenAI format; `answers` has their results.
@@ -148,7 +150,9 @@ class Finder:
 
 
 def sufficiency_at_k(names: Sequence[str], needed: Iterable[str], k: int) -> float:
-    """Return 1 if the first `k` tools include every needed tool, else 0; 1 if no tool is needed.
+    """Return 1 if the first `k` tools include every needed tool, else 0.
+
+    The result is 1 if no tool is needed.
 
     Args:
         names: Names of found tools, best first.

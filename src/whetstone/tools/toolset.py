@@ -267,7 +267,9 @@ class Toolset:
         await self._list_again()
 
     async def close(self) -> None:
-        """Close every tool object, the last opened first; one that fails or hangs does not keep the others open.
+        """Close every tool object, the last opened first.
+
+        One that fails or hangs does not keep the others open.
 
         Raises:
             BaseException: The first failure; `DeadlinePassed` if a tool was not closed in time.
@@ -401,7 +403,10 @@ class Toolset:
             await self._call_plainly(self._list)
 
     async def _run(self, tool: Tool, arguments: dict[str, Any]) -> Result:
-        """Run a call, again if the backend of the tool fails; attribute the failure after the last attempt."""
+        """Run a call, again if the backend of the tool fails.
+
+        Attribute the failure after the last attempt.
+        """
         name = tool.spec.name
         pace = get_pace(name)
         num_answered, started = pace.num_answered, time.monotonic()
@@ -465,7 +470,10 @@ class Toolset:
 
 
 def _short_name(name: Any) -> str:
-    """Return the name of the called tool, sanitized and cut; a model may send any type and length."""
+    """Return the name of the called tool, sanitized and cut.
+
+    A model may send any type and length.
+    """
     return sanitize_text(
         truncate_middle(name, _MOST_NAME_CHARACTERS)[0] if isinstance(name, str) else type(name).__name__
     )
@@ -509,7 +517,10 @@ def _is_property(holder: Any, name: str) -> bool:
 
 
 def _is_method(value: Any) -> bool:
-    """Return whether an attribute is a method; static methods, class methods and partials count."""
+    """Return whether an attribute is a method.
+
+    Static methods, class methods and partials count.
+    """
     return inspect.ismethod(value) or inspect.isfunction(value) or isinstance(value, functools.partial)
 
 

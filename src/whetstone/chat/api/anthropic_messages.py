@@ -191,7 +191,10 @@ def _call(block: Mapping[str, Any], where: str) -> ToolCall:
 
 
 def parse_input(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call as an object; text that is not a JSON object is wrapped, see the module's note."""
+    """Return the arguments of a call as an object.
+
+    Text that is not a JSON object is wrapped; see the module's note.
+    """
     try:
         read = strict_json(call.arguments)
     except (ValueError, RecursionError):

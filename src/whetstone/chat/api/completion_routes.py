@@ -97,7 +97,10 @@ def find_remedy(path: str) -> str:
 
 
 def model_entry(name: str) -> dict[str, object]:
-    """Return the description of a model with the fields of OpenAI's and Anthropic's formats; a client reads its own."""
+    """Return the description of a model with the fields of OpenAI's and Anthropic's formats.
+
+    A client reads its own.
+    """
     at = {"created": 0, "created_at": "1970-01-01T00:00:00Z"}
     return {"id": name, "object": "model", "type": "model", "owned_by": "whetstone", "display_name": name, **at}
 

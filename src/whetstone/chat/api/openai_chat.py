@@ -83,7 +83,9 @@ def parse_chat_request(body: Mapping[str, Any]) -> CompletionRequest:
 
 
 def parse_chat_messages(conversation: Any) -> tuple[Message, ...]:
-    """Parse the `messages` of a request; null fields are ignored, and `developer` becomes `system`.
+    """Parse the `messages` of a request.
+
+    Null fields are ignored, and `developer` becomes `system`.
 
     Raises:
         RefusedError: If a message is invalid, or the messages are not in an order to which a model can respond.

@@ -104,7 +104,10 @@ def _logprobs(answer: CompletionResponse, tokenizer: Any, body: Mapping[str, Any
 
 
 def _named(piece: bytes) -> str:
-    r"""Return the text of a token; a token with a part of a character becomes `bytes:\xe2\x82`, as in OpenAI's API."""
+    r"""Return the text of a token.
+
+    A token with a part of a character becomes `bytes:\xe2\x82`, as in OpenAI's API.
+    """
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -112,7 +115,10 @@ def _named(piece: bytes) -> str:
 
 
 def _named_tops(vocabulary: TokenBytes, tops: Mapping[int, float], *, is_first: bool) -> dict[str, float]:
-    """Return log-probs by the text of their token; if two tokens have the same text, the second is `token_id:17`."""
+    """Return log-probs by the text of their token.
+
+    If two tokens have the same text, the second is `token_id:17`.
+    """
     named: dict[str, float] = {}
     for token, logprob in tops.items():
         text = _named(vocabulary.decode_token(token, is_first=is_first))

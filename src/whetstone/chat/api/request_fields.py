@@ -160,7 +160,9 @@ def strict_json(written: str | bytes) -> Any:
 
 
 def refuse_unknown(body: Mapping[str, Any], known: Collection[str], why: Mapping[str, str]) -> None:
-    """Check that a request has only supported fields; a field with the value null counts as absent.
+    """Check that a request has only supported fields.
+
+    A field with the value null counts as absent.
 
     Args:
         body: Request body.
@@ -241,7 +243,9 @@ def check_unique_tools(tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
 
 
 def build_tool(where: str, name: Any, description: Any, parameters: Any) -> ToolSpec:
-    """Create a tool declaration from the fields of a request; a missing schema gives a tool without parameters.
+    """Create a tool declaration from the fields of a request.
+
+    A missing schema gives a tool without parameters.
 
     Args:
         where: Field of the tool, such as `tools[0]`, for errors.
@@ -383,7 +387,10 @@ def parse_temperature(body: Mapping[str, Any], high: float = 2) -> float:
 
 
 def parse_top_p(body: Mapping[str, Any]) -> float:
-    """Return `top_p` of a request; 1 if it is absent. 0 becomes 1e-9, which takes the most likely token."""
+    """Return `top_p` of a request.
+
+    An absent field gives 1, and 0 becomes 1e-9, which takes the most likely token.
+    """
     return max(parse_float(body, "top_p", 1.0, 0, 1), 1e-9)
 
 

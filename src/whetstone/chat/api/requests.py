@@ -73,7 +73,10 @@ class CompletionRequest:
 
     @property
     def characters(self) -> int:
-        """Number of characters in messages, calls, tools and prompt, to estimate the work; a token id counts as one."""
+        """Number of characters in messages, calls, tools and prompt, to estimate the work.
+
+        A token id counts as one.
+        """
         texts = [part.text for message in self.messages for part in message.content if isinstance(part, Text)]
         texts += [call.arguments for message in self.messages for call in message.tool_calls]
         texts += [text for tool in self.tools for text in (tool.description, str(tool.parameters))]

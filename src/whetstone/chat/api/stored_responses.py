@@ -66,7 +66,9 @@ class StoredResponses:
         return {**body, "input": items}
 
     def store(self, owner: str, body: Mapping[str, Any], response: Mapping[str, Any]) -> None:
-        """Store a response, unless its request has `store: false`; remove the oldest responses beyond the limits.
+        """Store a response, unless its request has `store: false`.
+
+        Remove the oldest responses beyond the limits.
 
         Args:
             owner: Name of the client's API key.

@@ -178,7 +178,10 @@ def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
 
 
 def _same(back: ToolCall | str, call: ToolCall, *, known: bool) -> bool:
-    """Return whether a written call was parsed back unchanged; for an unknown tool only the name is compared."""
+    """Return whether a written call was parsed back unchanged.
+
+    For an unknown tool only the name is compared.
+    """
     if isinstance(back, str) or back.name != call.name:
         return False
     return not known or json.dumps(parse_call_arguments(back)) == json.dumps(parse_call_arguments(call))

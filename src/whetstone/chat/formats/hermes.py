@@ -27,7 +27,10 @@ class Hermes(JsonBlock):
     markers = (_BEGIN, _END, "<tool_response>", "</tool_response>")
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Return the tools as JSON declarations, one per line, with instructions for calls; empty without tools."""
+        """Return the tools as JSON declarations, one per line, with instructions for calls.
+
+        The result is empty without tools.
+        """
         if not tools:
             return ""
         return (

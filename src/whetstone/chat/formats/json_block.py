@@ -129,7 +129,10 @@ class JsonBlock:
         return blocks, position if closed is None else closed.end()
 
     def _read_bare(self, text: str) -> Message | None:
-        """Parse a turn that starts with calls without a marker; None if it starts with anything else."""
+        """Parse a turn that starts with calls without a marker.
+
+        The result is None if it starts with anything else.
+        """
         body = text.strip()
         if not body.startswith(("[", "{")):
             return None

@@ -104,7 +104,9 @@ def parse_strict_json(text: str) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    """Return a value as JSON with non-ASCII characters unescaped; only unpaired surrogates are escaped.
+    """Return a value as JSON with non-ASCII characters unescaped.
+
+    Only unpaired surrogates are escaped.
 
     Raises:
         ValueError: If the value contains a number that is not finite, or is nested too deeply.

@@ -22,7 +22,10 @@ _FRAME = re.compile(r"(?:<\|python_start\|>)?(.*?)<\|python_end\|>\s*(?=\{)", re
 
 
 def _find_call(text: str) -> int | None:
-    """Return the position of the first object with a name and parameters in a text; None if there is none."""
+    """Return the position of the first object with a name and parameters in a text.
+
+    The result is None if there is none.
+    """
     match = re.search(
         r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"name"\s*:\s*"[^"]*"\s*,\s*"(?:parameters|arguments)"\s*:', text
     )
@@ -61,7 +64,10 @@ class Llama3:
         return "; ".join(write_call(call, arguments="parameters", signs=(_TAG,)) for call in message.tool_calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Parse the calls if the turn consists of them or contains one after text; otherwise the turn is text."""
+        """Parse the calls if the turn consists of them or contains one after text.
+
+        Otherwise the turn is text.
+        """
         body, before = text.strip(), ""
         if (framed := _FRAME.match(body)) is not None:  # Llama 4 writes the text of a turn with calls between markers
             before, body = framed[1], body[framed.end() :]

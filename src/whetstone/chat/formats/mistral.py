@@ -39,7 +39,10 @@ class Mistral:
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Return the tools as one JSON list between `[AVAILABLE_TOOLS]` markers; empty without tools."""
+        """Return the tools as one JSON list between `[AVAILABLE_TOOLS]` markers.
+
+        The result is empty without tools.
+        """
         if not tools:
             return ""
         listed = json.dumps([tool.to_openai() for tool in tools], ensure_ascii=False)

@@ -63,7 +63,10 @@ def scan_turn(
 
 
 def cut_marker(content: str, markers: Sequence[str]) -> str:
-    """Return the marker that the end of a text cuts off after at least four characters; empty if there is none."""
+    """Return the marker that the end of a text cuts off after at least four characters.
+
+    The result is empty if there is none.
+    """
     end = content.rstrip()
     for marker in markers:
         if any(end.endswith(marker[:count]) for count in range(len(marker) - 1, _SHORTEST_CUT - 1, -1)):
@@ -88,7 +91,10 @@ def skip_block(text: str, position: int, closings: Sequence[str], opening: re.Pa
 
 
 def join_text(pieces: Sequence[str]) -> str:
-    """Return the text around blocks of calls, joined; line breaks next to a block belong to the block."""
+    """Return the text around blocks of calls, joined.
+
+    Line breaks next to a block belong to the block.
+    """
     if len(pieces) == 1:
         return pieces[0]
     first = pieces[0].rstrip("\n")

@@ -43,7 +43,10 @@ class Tags:
     )
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """Return one line per tool that takes exactly one text; other tools cannot be called in this format."""
+        """Return one line per tool that takes exactly one text.
+
+        Other tools cannot be called in this format.
+        """
         lines = [
             f"<{tool.name}>{p}</{tool.name}>: {tool.description}" for tool in tools if (p := tool.only_text_parameter)
         ]
@@ -72,7 +75,10 @@ class Tags:
         return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Parse the first tag of a tool after the last thought, and the text around it; a second call is malformed."""
+        """Parse the first tag of a tool after the last thought, and the text around it.
+
+        A second call is malformed.
+        """
         names = {tool.name: tool.name for tool in tools if tool.only_text_parameter is not None}
         names |= {other: name for other, name in _OTHER_NAMES.items() if name in names and other not in names}
         if not names:

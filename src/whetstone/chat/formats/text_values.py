@@ -96,7 +96,10 @@ def _intersect(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
 
 
 def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return the schema at a local JSON pointer such as `#/$defs/Place`; None if there is none."""
+    """Return the schema at a local JSON pointer such as `#/$defs/Place`.
+
+    The result is None if there is none.
+    """
     value: Any = root
     for part in reference.removeprefix("#").split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
@@ -108,7 +111,9 @@ def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 def member_schema(schema: Any, key: str, root: Mapping[str, Any], index: int = 0) -> Any:
-    """Return the schema of a member of an object, or of an item of a list; {} if nothing is declared.
+    """Return the schema of a member of an object, or of an item of a list.
+
+    The result is {} if nothing is declared.
 
     Args:
         schema: JSON Schema of the object or list.
@@ -200,7 +205,10 @@ def parse_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _parse_literal(text: str, default: Any) -> Any:
-    """Parse a Python list, dictionary, tuple or boolean, which some templates write; `default` for any other text."""
+    """Parse a Python list, dictionary, tuple or boolean, which some templates write.
+
+    The result is `default` for any other text.
+    """
     try:
         value = parse_python(parse_expression(text.strip()))
         dump_json(value)

@@ -9,7 +9,10 @@ from whetstone.chat.message import Message, ToolSpec, user
 
 
 def render_tool_prompt(tools: Sequence[ToolSpec], example: str) -> str:
-    """Return the tools as JSON declarations, one per line, with an example of a call; empty without tools."""
+    """Return the tools as JSON declarations, one per line, with an example of a call.
+
+    The result is empty without tools.
+    """
     if not tools:
         return ""
     return (
@@ -19,7 +22,10 @@ def render_tool_prompt(tools: Sequence[ToolSpec], example: str) -> str:
 
 
 def render_results(messages: Sequence[Message]) -> list[Message]:
-    """Return tool results as user messages between `<tool_response>` tags; consecutive results share one message."""
+    """Return tool results as user messages between `<tool_response>` tags.
+
+    Consecutive results share one message.
+    """
     written: list[Message] = []
     previous = None
     for message in messages:

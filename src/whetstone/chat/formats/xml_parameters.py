@@ -172,7 +172,9 @@ class Parameters:
         return ""
 
     def _find_call(self, parameter: re.Match[str], known: Mapping[str, Mapping[str, Any]]) -> int | None:
-        """Return the position of a call of a known tool within the value of a parameter; None if there is none.
+        """Return the position of a call of a known tool within the value of a parameter.
+
+        The result is None if there is none.
 
         Only a call with a declared parameter counts.
         """

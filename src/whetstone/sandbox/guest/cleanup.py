@@ -44,7 +44,10 @@ def reset_folder(folder: str, mode: int = 0o700) -> None:
 
 
 def _unlink_files(folder: int) -> list[str]:
-    """Unlink all entries of an open folder except subfolders; return the names of the subfolders."""
+    """Unlink all entries of an open folder except subfolders.
+
+    Return the names of the subfolders.
+    """
     inner = []
     with os.scandir(folder) as entries:
         listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]

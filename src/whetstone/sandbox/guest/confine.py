@@ -22,7 +22,10 @@ from whetstone.sandbox.guest import syscalls
 
 @contextlib.contextmanager
 def _found_by_the_loader() -> Iterator[None]:
-    """Make `find_library` fall back to library names; small images lack the programs it calls (ldconfig, gcc)."""
+    """Make `find_library` fall back to library names.
+
+    Small images lack the programs it calls (ldconfig, gcc).
+    """
     find = ctypes.util.find_library
     ctypes.util.find_library = lambda name: find(name) or {"seccomp": "libseccomp.so.2"}.get(name)
     try:
@@ -127,7 +130,9 @@ class Bounds:
 
 
 def system_call_filters(*, own_files: bool, loopback: bool = False) -> list[Any]:
-    """Return the system call filters for untrusted code; all are loaded, and a call must pass each of them.
+    """Return the system call filters for untrusted code.
+
+    All are loaded, and a call must pass each of them.
 
     Args:
         own_files: Whether all files that the process's user owns belong to the session. Otherwise attributes of files

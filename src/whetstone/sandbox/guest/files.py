@@ -48,7 +48,9 @@ def create_file(path: str, text: str) -> str:
 
 
 def str_replace(path: str, old: str, new: str) -> str:
-    """Replace a text that must occur exactly once in a file; return the lines around the new text.
+    """Replace a text that must occur exactly once in a file.
+
+    Return the lines around the new text.
 
     Raises:
         FolderError: If `old` does not occur exactly once.

@@ -231,7 +231,10 @@ def _format_error(error: BaseException, home: str) -> str:
 
 class _Stack(traceback.StackSummary):
     def format_frame_summary(self, frame_summary: traceback.FrameSummary, **options: bool) -> str:
-        """Format a library's frame by the path of its module and its text; Python 3.13 passes `colorize`."""
+        """Format a library's frame by the path of its module and its text.
+
+        Python 3.13 passes `colorize`.
+        """
         path = frame_summary.filename
         libraries = [f"{folder}/" for folder in sys.path if folder and path.startswith(f"{folder}/")]
         if not libraries:

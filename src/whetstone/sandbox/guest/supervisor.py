@@ -28,7 +28,9 @@ _ROUNDS, _PAUSE_SECONDS = 50, 0.001
 
 
 def run_supervisor(host: socket.socket, folders: Sequence[str], processes: ProcessGroup) -> None:
-    """Handle requests of the host until it closes the connection; then kill all processes of the jail.
+    """Handle requests of the host until it closes the connection.
+
+    Then kill all processes of the jail.
 
     The fork server calls this function in the session's first process.
 
@@ -136,7 +138,9 @@ class ProcessGroup:
         self._children = -1 if has_pid_namespace else os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
 
     def kill_others(self, survivor: int) -> tuple[int, bool]:
-        """Kill all processes except one, until no other is found; after 50 rounds kill that one, too.
+        """Kill all processes except one, until no other is found.
+
+        After 50 rounds kill that one, too.
 
         Args:
             survivor: Process id that is spared.
@@ -184,7 +188,10 @@ class ProcessGroup:
 
 
 def _is_running(pid: str) -> bool:
-    """Return whether a process has a thread that has not ended; a thread may outlive the first one."""
+    """Return whether a process has a thread that has not ended.
+
+    A thread may outlive the first one.
+    """
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat") as file:

@@ -97,7 +97,10 @@ def drop_capabilities() -> None:
 
 
 def io_priority() -> int:
-    """Return the I/O priority of this process as the kernel's number; 0 on unknown architectures."""
+    """Return the I/O priority of this process as the kernel's number.
+
+    The result is 0 on unknown architectures.
+    """
     number = {"x86_64": 252, "aarch64": 31}.get(os.uname().machine)
     return int(_libc.syscall(number, 1, 0)) if number is not None else 0
 

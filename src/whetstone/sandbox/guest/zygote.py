@@ -164,7 +164,10 @@ def _remove_stale_folders() -> None:
 
 
 def _enter_namespaces(own: Sequence[str], bounds: confine.Bounds, user: int | None) -> None:
-    """Enter new namespaces with empty folders. Forks twice; only the second child, their first process, returns."""
+    """Enter new namespaces with empty folders. Forks twice.
+
+    Only the second child, their first process, returns.
+    """
     outer = os.getuid(), os.getgid()
     users = syscalls.NEW_USERS if user is None else 0
     syscalls.enter_namespaces(

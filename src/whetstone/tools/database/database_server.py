@@ -46,7 +46,9 @@ class ResultTooLargeError(Exception):
 
 
 class DatabaseWorker:
-    """Client of one database process; `DatabaseServer.start` creates it. The responses are untrusted, like the queries.
+    """Client of one database process.
+
+    `DatabaseServer.start` creates it. The responses are untrusted, like the queries.
 
     Args:
         server: Fork server of the process.
@@ -72,7 +74,9 @@ class DatabaseWorker:
             return False
 
     async def send_request(self, message: dict[str, Any], *, most_bytes: int) -> list[dict[str, Any]]:
-        """Send a request and return all frames of the response, the status last; kill the process on errors.
+        """Send a request and return all frames of the response, the status last.
+
+        Kill the process on errors.
 
         Args:
             message: Request as a JSON object.
@@ -97,7 +101,10 @@ class DatabaseWorker:
             self._server.kill_process(self._number)
 
     async def wait_until_ended(self) -> None:
-        """Kill the process and wait up to five seconds until it has ended; no request may be in flight."""
+        """Kill the process and wait up to five seconds until it has ended.
+
+        No request may be in flight.
+        """
         self.kill()
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # TimeoutError is one
@@ -132,7 +139,9 @@ class DatabaseWorker:
 
 
 class DatabaseServer:
-    """Fork server that starts and kills database processes; the server process starts at the first request.
+    """Fork server that starts and kills database processes.
+
+    The server process starts at the first request.
 
     Args:
         library: Python module that reads the databases, `sqlite3` or `duckdb`.

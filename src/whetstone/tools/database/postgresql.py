@@ -77,7 +77,10 @@ class PostgreSQL:
         }
 
     async def close(self) -> None:
-        """Roll back and disconnect; a running query is canceled, and a server that does not respond is abandoned."""
+        """Roll back and disconnect.
+
+        A running query is canceled, and a server that does not respond is abandoned.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MOST_SECONDS_TO_CLOSE):
                 await run_in_thread(self._close)

@@ -269,11 +269,17 @@ class DatabaseProcess:
 
     @property
     def _what_is_left(self) -> str:
-        """Note for the model that only committed changes were kept; empty if the database is read-only."""
+        """Note for the model that only committed changes were kept.
+
+        The result is empty if the database is read-only.
+        """
         return "" if self.origin.read_only else "; what was not committed, and temporary tables, are gone"
 
     def _brought_down(self) -> ToolError:
-        """Return the error for a process that ended without a status, or sent an invalid one; kill the process."""
+        """Return the error for a process that ended without a status, or sent an invalid one.
+
+        Kill the process.
+        """
         if self._worker is not None:
             self._worker.kill()
         reasons = f"by more memory than {self.memory_mb} MiB, more time than it had, or a fault"

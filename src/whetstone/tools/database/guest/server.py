@@ -26,7 +26,9 @@ from whetstone.tools.database.guest import worker
 
 
 def run_database_server() -> None:
-    """Start and kill database processes on request until the client closes the connection; then kill all of them.
+    """Start and kill database processes on request until the client closes the connection.
+
+    Then kill all of them.
 
     `DatabaseServer` starts this function in a Python process: its arguments are a file descriptor and the library.
     """

@@ -126,7 +126,10 @@ def _answer(engine: DatabaseEngine, request: dict[str, Any], host: socket.socket
 
 
 def _columns(engine: DatabaseEngine, table: str) -> str:
-    """Return the column names of a table, separated by commas; the error text for a view that cannot be read."""
+    """Return the column names of a table, separated by commas.
+
+    For a view that cannot be read, the result is the error text.
+    """
     quoted = table.replace('"', '""')
     try:
         description = engine.execute(f'SELECT * FROM "{quoted}" LIMIT 0').description or ()
@@ -194,7 +197,10 @@ def _error_frame(error: Exception, until: float, path: str) -> dict[str, Any]:
 
 
 def _on_its_own(server: int) -> None:
-    """Detach from the fork server's session and terminal; make this process end when the server ends."""
+    """Detach from the fork server's session and terminal.
+
+    Make this process end when the server ends.
+    """
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):
