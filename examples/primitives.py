@@ -19,7 +19,7 @@ from whetstone.rollout.protocol import (
     EpisodeKey,
     EpisodeState,
     GroupBudget,
-    Judge,
+    RewardCallback,
     Roller,
     Siblings,
     StartPrefix,
@@ -64,18 +64,18 @@ class SecondThoughts:
 class ShortAtFirst:
     """Limit episodes to two turns in the first ten steps."""
 
-    def __call__(self, occasion: EpisodeKey) -> GroupBudget:
-        return GroupBudget(max_turns=2 if occasion.step < 10 else None)
+    def __call__(self, episode_key: EpisodeKey) -> GroupBudget:
+        return GroupBudget(max_turns=2 if episode_key.step < 10 else None)
 
 
 # start states: rollout.start_states=primitives:BehindTheExpert
 class BehindTheExpert:
     """Start every second group after the first turn of an expert, which is context and not trained."""
 
-    async def __call__(self, occasion: EpisodeKey, guide: Demonstrator) -> StartPrefix | None:
-        if occasion.random("start").random() < 0.5:
+    async def __call__(self, episode_key: EpisodeKey, guide: Demonstrator) -> StartPrefix | None:
+        if episode_key.random("start").random() < 0.5:
             return None
-        demonstration, world = await guide.demonstration(occasion.task)
+        demonstration, world = await guide.demonstration(episode_key.task)
         if len(demonstration.turns) < 2:
             return None
         first = demonstration.turns[0]
@@ -90,19 +90,19 @@ class TurnsLeft:
     trained_on, off_policy = "shown", OffPolicy.RECOMPUTE
     at_evaluation = True  # it also applies in evaluations
 
-    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState) -> tuple[Message, ...]:
+    def opening(self, messages: tuple[Message, ...], state: EpisodeState) -> tuple[Message, ...]:
         return messages
 
-    def observation(self, messages: tuple[Message, ...], so_far: EpisodeState) -> tuple[Message, ...]:
-        return (*messages, user(f"{so_far.max_turns - len(so_far.turns)} left"))
+    def observation(self, messages: tuple[Message, ...], state: EpisodeState) -> tuple[Message, ...]:
+        return (*messages, user(f"{state.max_turns - len(state.turns)} left"))
 
 
 # early stopping: rollout.early_stopping=[primitives:SameCallTwice]
 class SameCallTwice:
     """End an episode that repeats a call."""
 
-    def __call__(self, so_far: EpisodeState, siblings: Siblings) -> bool:
-        calls = [(call.name, call.arguments) for turn in so_far.turns for call in turn.message.tool_calls]
+    def __call__(self, state: EpisodeState, siblings: Siblings) -> bool:
+        calls = [(call.name, call.arguments) for turn in state.turns for call in turn.message.tool_calls]
         return len(calls) > len(set(calls))
 
 
@@ -110,9 +110,9 @@ class SameCallTwice:
 class AsksForASummary:
     """Ask the policy after the third turn, once, for a summary."""
 
-    async def __call__(self, so_far: EpisodeState) -> Ask | None:
-        was_asked = any(turn.aside for turn in so_far.turns)
-        return None if was_asked or len(so_far.turns) != 3 else Ask("What do you know so far?")
+    async def __call__(self, state: EpisodeState) -> Ask | None:
+        was_asked = any(turn.aside for turn in state.turns)
+        return None if was_asked or len(state.turns) != 3 else Ask("What do you know so far?")
 
 
 # environment wrapper: rollout.environment_wrapper=primitives:OneMoreTry
@@ -121,7 +121,7 @@ class OneMoreTry:
 
     at_evaluation = True
 
-    def __call__(self, environment: Environment, judge: Judge) -> Environment:
+    def __call__(self, environment: Environment, judge: RewardCallback) -> Environment:
         return Doubting(environment, judge)
 
 
@@ -130,7 +130,7 @@ class Doubting:
 
     stateless = False  # it has state, so a fork replays the actions
 
-    def __init__(self, environment: Environment, judge: Judge) -> None:
+    def __init__(self, environment: Environment, judge: RewardCallback) -> None:
         self.environment, self.judge = environment, judge
 
     def __getattr__(self, name: str) -> object:

@@ -41,7 +41,7 @@ from whetstone.environments.built_in.frozen_lake import FrozenLake, Place
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.record.checkpoint import checkpoint_path, latest_checkpoint
 from whetstone.reporting import Progress, read_trajectories, write_trajectories
-from whetstone.rollout import Independent, Plan
+from whetstone.rollout import GroupPlan, Independent
 from whetstone.seeding import derive_seed
 from whetstone.training import train
 from whetstone.training.agent_evaluation import evaluate
@@ -221,9 +221,9 @@ class Bench:
         print(f"seed {self.seed}: {name}", flush=True)
 
 
-def _plan(assembly: RunComponents, number: int) -> Plan:
+def _plan(assembly: RunComponents, number: int) -> GroupPlan:
     seed = derive_seed(assembly.resolved.recipe.seed, "stored", number)
-    return Plan(assembly.source.task(_STORED + number), seed, number, f"group-{number}/")
+    return GroupPlan(assembly.source.task(_STORED + number), seed, number, f"group-{number}/")
 
 
 def _solved(path: Path) -> dict[str, float]:

@@ -29,7 +29,7 @@ from whetstone.data.traces.import_conversations import ConversationImporter, Imp
 from whetstone.data.traces.records import RefusalReason
 from whetstone.data.traces.trace_formats import find_format
 from whetstone.recipe import load_recipe
-from whetstone.rollout import Plan
+from whetstone.rollout import GroupPlan
 
 RESULTS = Path(__file__).parents[1] / "results"
 RECIPES = ("support", "text-to-sql", "multi-hop-search", "demo")
@@ -48,7 +48,7 @@ def play_examples(count: int) -> list[Example]:
     for number in range(4 * count):
         name = RECIPES[number % len(RECIPES)]
         components = played[name]
-        plan = Plan(components.source.task(number // len(RECIPES)), seed=number)
+        plan = GroupPlan(components.source.task(number // len(RECIPES)), seed=number)
         episode = asyncio.run(components.build_collector(components.expert_actor()).sample(plan))
         messages = [message.to_openai() for message in episode.messages]
         while messages and messages[-1]["role"] != "assistant":

@@ -38,7 +38,7 @@ from whetstone.recipe import load_recipe
 from whetstone.record.checkpoint import latest_checkpoint
 from whetstone.record.run_store import RunStore
 from whetstone.reporting import Progress
-from whetstone.rollout import Plan
+from whetstone.rollout import GroupPlan
 from whetstone.training import Interrupted, train
 from whetstone.trajectory import Task
 
@@ -217,7 +217,8 @@ async def throughput(groups: int, policy: Path, report: Callable[[str], None]) -
             actor = assembly.policy_actor(cluster.engine, temperature=1.0)
             collector = cluster.distribute_collector(assembly.build_collector(actor, method=assembly.method))
             plans = [
-                Plan(assembly.source.task(k), seed=k, number=k, name=f"{count}-{k}/") for k in range(groups * count)
+                GroupPlan(assembly.source.task(k), seed=k, number=k, name=f"{count}-{k}/")
+                for k in range(groups * count)
             ]
             cluster.metrics()
             began = time.perf_counter()

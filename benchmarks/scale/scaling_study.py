@@ -29,11 +29,11 @@ from whetstone.scaling.simulation_scenario import EpisodeShape, Failures, Lognor
 ROOT = Path(__file__).parents[2]
 SLICE, EPISODES_A_GPU, GROUP = 16, 8, 8
 SHAPE = EpisodeShape(
-    turns=LognormalSpread(6, 0.6, most=24),
+    turns=LognormalSpread(6, 0.6, maximum=24),
     prompt_tokens=LognormalSpread(512),
-    turn_tokens=LognormalSpread(400, 0.6, most=2048),
+    turn_tokens=LognormalSpread(400, 0.6, maximum=2048),
     observation_tokens=LognormalSpread(256, 0.5),
-    tool_seconds=LognormalSpread(2, 1.0, most=120),
+    tool_seconds=LognormalSpread(2, 1.0, maximum=120),
 )
 BOUNDS = {"synchronous": (0, 0), "bound 2": (1, 2), "bound 4": (2, 4), "bound 8": (4, 8)}
 SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -103,7 +103,7 @@ def staleness() -> dict[str, Any]:
 
 def latency() -> dict[str, Any]:
     """Measure utilization against tool latency."""
-    shapes = [replace(SHAPE, tool_seconds=LognormalSpread(mean, 1.0, most=120)) for mean in SECONDS]
+    shapes = [replace(SHAPE, tool_seconds=LognormalSpread(mean, 1.0, maximum=120)) for mean in SECONDS]
     scenarios = {name: [scenario(SLICE, *bounds, shape) for shape in shapes] for name, bounds in BOUNDS.items()}
     return simulate_all(SECONDS, scenarios)
 
@@ -111,7 +111,9 @@ def latency() -> dict[str, Any]:
 def lengths() -> dict[str, Any]:
     """Measure utilization against the spread of lengths."""
     shapes = [
-        replace(SHAPE, turns=LognormalSpread(6, sigma, most=24), turn_tokens=LognormalSpread(400, sigma, most=2048))
+        replace(
+            SHAPE, turns=LognormalSpread(6, sigma, maximum=24), turn_tokens=LognormalSpread(400, sigma, maximum=2048)
+        )
         for sigma in SIGMAS
     ]
     scenarios = {name: [scenario(SLICE, *bounds, shape) for shape in shapes] for name, bounds in BOUNDS.items()}

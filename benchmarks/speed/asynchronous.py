@@ -30,7 +30,7 @@ from whetstone.environments import Observation, StepResult
 from whetstone.recipe import load_recipe
 from whetstone.record.run_store import RunStore
 from whetstone.reporting import Progress
-from whetstone.rollout import Action, ActorInput, Admission, EpisodeLimits, Independent, Plan
+from whetstone.rollout import Action, ActorInput, Admission, EpisodeLimits, GroupPlan, Independent
 from whetstone.rollout import Collector as Collecting
 from whetstone.tools.arithmetic_tools import pocket_calculator as exact_calculator
 from whetstone.training import train
@@ -180,7 +180,7 @@ async def utilisation(ahead: int, bound: int, *, places: int, sigma: float, fold
     stream = GroupStream(
         collector,
         Independent(group_size=1),
-        lambda number: Plan(Task(str(number), "go"), seed=0, number=number, name=f"group-{number}/"),
+        lambda number: GroupPlan(Task(str(number), "go"), seed=0, number=number, name=f"group-{number}/"),
         store=store,
         admission=Admission(places, admit_ahead=ahead, total=None),
         next_number=0,

@@ -12,7 +12,7 @@ from whetstone.assembly.frozen_models import frozen_models
 from whetstone.chat import user
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
-from whetstone.rollout import ModelActor, Plan
+from whetstone.rollout import GroupPlan, ModelActor
 from whetstone.trajectory import Author, RemovalScope
 
 CLERK = 'def clerk(said, tools, seed):\n    return f"{said[-1].text}, {seed}"\n'
@@ -87,7 +87,7 @@ def test_function_can_take_a_seat(tmp_path, monkeypatch):
         engine = parts.build_engine()
         try:
             collector = parts.build_collector(parts.policy_actor(engine, temperature=1.0))
-            return await collector.group(Plan(parts.source.task(0), seed=1), parts.strategy)
+            return await collector.group(GroupPlan(parts.source.task(0), seed=1), parts.strategy)
         finally:
             await engine.close()
 

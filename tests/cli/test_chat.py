@@ -20,7 +20,7 @@ from whetstone.inference import Generation, Sampling
 from whetstone.recipe import load_recipe
 from whetstone.record import latest_checkpoint
 from whetstone.reporting import Progress
-from whetstone.rollout import Conversation, EpisodeLimits
+from whetstone.rollout import ChatSession, EpisodeLimits
 from whetstone.training import train
 
 
@@ -46,7 +46,7 @@ def conversation(*answers, context_length=10_000, max_turns=4):
     engine = Scripted(assembly.chat, answers)
     limits = EpisodeLimits(max_turns, context_length, 60.0)
     task = assembly.source.task(0)
-    talk = Conversation(assembly.environment(), engine, assembly.chat, task=task, sampling=Sampling(16), limits=limits,
+    talk = ChatSession(assembly.environment(), engine, assembly.chat, task=task, sampling=Sampling(16), limits=limits,
                         seed=0)  # fmt: skip
     return talk, engine
 

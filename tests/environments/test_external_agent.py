@@ -23,7 +23,7 @@ from whetstone.errors import RecipeError
 from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
-from whetstone.rollout import Plan
+from whetstone.rollout import GroupPlan
 from whetstone.tools import Toolset
 from whetstone.tools.arithmetic_tools import pocket_calculator
 from whetstone.training import train
@@ -58,7 +58,7 @@ def played(assembly, *, expert=True, seed=3):
         try:
             sampled = assembly.policy_actor(engine, temperature=1.0)
             collector = assembly.build_collector(assembly.expert_actor() if expert else sampled)
-            return await collector.sample(Plan(assembly.source.task(0), seed=seed))
+            return await collector.sample(GroupPlan(assembly.source.task(0), seed=seed))
         finally:
             await engine.close()
 

@@ -20,7 +20,7 @@ from whetstone.plugins import OptionError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.rewards import verdict
-from whetstone.rollout import Collector, EpisodeLimits, Plan
+from whetstone.rollout import Collector, EpisodeLimits, GroupPlan
 from whetstone.rollout.strategies import Independent, SelfPlay
 from whetstone.training import train
 from whetstone.trajectory import Author, EndReason, RemovalScope, Task
@@ -46,7 +46,7 @@ def bargaining(moment):
 
 def played(speak, *, games=3, train=None, **options):
     strategy = SelfPlay(group_size=games, roles=["buyer", "seller"], train=train)
-    return asyncio.run(collector(speak, **options).group(Plan(DEAL, seed=1), strategy))
+    return asyncio.run(collector(speak, **options).group(GroupPlan(DEAL, seed=1), strategy))
 
 
 def test_two_roles_in_one_game_are_two_trajectories():
@@ -64,7 +64,7 @@ def test_two_roles_in_one_game_are_two_trajectories():
 @pytest.mark.parametrize("role", ["buyer", "seller"])
 def test_one_seat_is_played_against_the_script_in_a_game_of_its_own(role):
     strategy = Independent(group_size=2, seat=role)
-    group = asyncio.run(collector(bargaining).group(Plan(DEAL, seed=1), strategy))
+    group = asyncio.run(collector(bargaining).group(GroupPlan(DEAL, seed=1), strategy))
     assert [t.role for t in group.trajectories] == [role] * 2
     assert {t.ended for t in group.trajectories} == {EndReason.TERMINATED}
     # the scripted seller asks for 34 first; the scripted buyer offers 26, and then takes 31, which is less than 32
@@ -148,7 +148,7 @@ def test_unknown_and_taken_seats_are_refused():
     with pytest.raises(OptionError, match="lawyer is not one of the roles"):
         SelfPlay(group_size=2, roles=["buyer", "seller"], train=["lawyer"])
     group = asyncio.run(
-        collector(bargaining).group(Plan(DEAL, seed=1), SelfPlay(group_size=1, roles=["buyer", "lawyer"]))
+        collector(bargaining).group(GroupPlan(DEAL, seed=1), SelfPlay(group_size=1, roles=["buyer", "lawyer"]))
     )
     buyer, lawyer = group.trajectories
     assert buyer.ended is EndReason.TRUNCATED
@@ -190,7 +190,7 @@ def test_frozen_seats_play_the_other_roles():
     strategy = SelfPlay(group_size=2, roles=["buyer", "seller"], frozen={"seller": "folder"})
     table = collector(lambda moment: assistant("offer 1"))
     table.others = {"seller": Says(lambda moment: assistant("leave"))}
-    group = asyncio.run(table.group(Plan(DEAL, seed=1), strategy))
+    group = asyncio.run(table.group(GroupPlan(DEAL, seed=1), strategy))
     assert {t.role: t.removal for t in group.trajectories} == {"buyer": None, "seller": RemovalScope.BEFORE_BASELINE}
     assert {t.final_text for t in group.trajectories if t.role == "seller"} == {"leave"}
     for trained, frozen, message in (
@@ -216,7 +216,7 @@ def test_seat_is_part_of_the_episode_request_and_the_task_is_unchanged():
 
     table = collector(bargaining)
     table.environment = lambda: Recording(Dealing, actions="text")
-    asyncio.run(table.group(Plan(DEAL, seed=1), SelfPlay(group_size=2, roles=["buyer", "seller"])))
+    asyncio.run(table.group(GroupPlan(DEAL, seed=1), SelfPlay(group_size=2, roles=["buyer", "seller"])))
     assert [each for each in received if isinstance(each, Task)] == [DEAL] * 4
     seats = [each for each in received if isinstance(each, SeatRequest)]
     games = {(seat.table, seat.seed) for seat in seats}

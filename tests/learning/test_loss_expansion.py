@@ -32,7 +32,7 @@ from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.spec import UpdateBatch
 from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.recipe import CriticSettings, ReinforcementSettings, load_recipe
-from whetstone.rollout import Independent, Plan
+from whetstone.rollout import GroupPlan, Independent
 
 POSITIVE = st.floats(0.01, 3.0)
 NAMES = (
@@ -209,7 +209,7 @@ def updated(*overrides):
         try:
             collector = assembly.build_collector(assembly.policy_actor(engine, temperature=1.0))
             return await collector.group(
-                Plan(assembly.source.task(0), seed=3, name="group-0/"), Independent(group_size=3)
+                GroupPlan(assembly.source.task(0), seed=3, name="group-0/"), Independent(group_size=3)
             )
         finally:
             await engine.close()

@@ -14,7 +14,7 @@ from whetstone.inference import LocalEngine
 from whetstone.learning.learner import LocalLearner
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.spec import UpdateBatch
-from whetstone.rollout import Independent, Plan
+from whetstone.rollout import GroupPlan, Independent
 from whetstone.trajectory import Author, OffPolicy, Score
 
 SPY = "objective=support.small:spied"
@@ -33,7 +33,7 @@ def sampled(small_demo):
             engine = LocalEngine(assembly.policy.model, context_length=assembly.policy.context_length)
             try:
                 collector = assembly.build_collector(assembly.policy_actor(engine, temperature=1.0))
-                plan = Plan(assembly.source.task(0), seed=3, name="x/")
+                plan = GroupPlan(assembly.source.task(0), seed=3, name="x/")
                 return await collector.group(plan, Independent(group_size=3))
             finally:
                 await engine.close()

@@ -13,7 +13,7 @@ from whetstone.inference import LocalEngine
 from whetstone.learning.learner import LocalLearner
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.spec import UpdateBatch
-from whetstone.rollout import Independent, Plan
+from whetstone.rollout import GroupPlan, Independent
 from whetstone.trajectory import Score
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def parts(small_demo):
             engine = LocalEngine(assembly.policy.model, context_length=assembly.policy.context_length)
             try:
                 collector = assembly.build_collector(assembly.policy_actor(engine, temperature=1.0))
-                plans = [Plan(assembly.source.task(k), seed=3, name=f"group-{k}/") for k in range(3)]
+                plans = [GroupPlan(assembly.source.task(k), seed=3, name=f"group-{k}/") for k in range(3)]
                 return [await collector.group(plan, Independent(group_size=3)) for plan in plans]
             finally:
                 await engine.close()

@@ -33,10 +33,10 @@ def test_conversation_has_the_tokens_of_the_experts_episode(assembly):
     """Compare with the expert of the source on the same calculation."""
     import asyncio
 
-    from whetstone.rollout import Plan
+    from whetstone.rollout import GroupPlan
 
     played = asyncio.run(
-        assembly.build_collector(assembly.expert_actor()).sample(Plan(assembly.source.task(0), seed=0))
+        assembly.build_collector(assembly.expert_actor()).sample(GroupPlan(assembly.source.task(0), seed=0))
     )
     row = Row("a", {"messages": [message.to_openai() for message in played.messages]})
     converted = in_tokens(read_conversation(row, assembly.environment().toolset.specs), assembly.chat)

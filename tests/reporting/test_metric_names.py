@@ -14,7 +14,7 @@ from whetstone.recipe import load_recipe
 from whetstone.reporting import Journal, Progress
 from whetstone.reporting.metric_names import METRICS, PARTS, TRACKED, lookup_metric
 from whetstone.reporting.trackers.dispatcher import evaluation_metrics
-from whetstone.rollout import Method
+from whetstone.rollout import MethodComponents
 from whetstone.training import train
 
 SOURCE = Path(whetstone.__file__).parent
@@ -78,7 +78,7 @@ def test_every_listed_name_is_in_the_source():
 def test_component_placeholders_are_fields_of_methods():
     keys = {"curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "sources", "reward"}
     assert set(PARTS) == keys | {"context_transforms", "stops", "rewrites", "replay", "trajectory_filters"}
-    assert set(PARTS) <= set(Method.__dataclass_fields__)
+    assert set(PARTS) <= set(MethodComponents.__dataclass_fields__)
 
 
 def test_most_specific_row_matches_a_name():

@@ -125,7 +125,7 @@ def test_closing_without_a_judge_does_nothing(name):
 
 CLASSES = {
     "generated_code": "code_reward", "pairwise_judge": "preferred", "reward_model": "learned_reward",
-    "rule_then_judge": "verified", "user_preferences": "preferences",
+    "rule_then_judge": "verified",
 }  # fmt: skip
 """Names of classes that differ from the name of the reward."""
 

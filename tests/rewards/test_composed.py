@@ -68,9 +68,9 @@ def test_weight_can_follow_half_a_cosine_from_the_start_of_reinforcement():
     term = Term(reward=says(5.0), weight=0.1, fade=Fade(to=0.0, over=200, shape="cosine"))
     # 0.1 (1 + cos(π g / 200)) / 2 for each of five calls (SPEAR)
     assert [5 * term.weight_at(g) for g in (0, 50, 100, 200)] == pytest.approx([0.5, 0.426777, 0.25, 0])
-    behind_a_warm_up = term.begun(440)
+    behind_a_warm_up = term.start_fade_at(440)
     assert [5 * behind_a_warm_up.weight_at(g) for g in (99, 440, 540)] == pytest.approx([0.5, 0.5, 0.25])
-    assert replace(term, fade=Fade(to=0.0, over=2, start=1)).begun(440).fade.start == 1
+    assert replace(term, fade=Fade(to=0.0, over=2, start=1)).start_fade_at(440).fade.start == 1
 
 
 def test_turn_rewards_are_weighted_and_bounded():

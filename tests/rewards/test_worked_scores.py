@@ -6,7 +6,7 @@ import pytest
 
 from support.rewards import episode, group, score, task, turn
 from whetstone.rewards.efficiency.otc import Otc
-from whetstone.rewards.efficiency.user_preferences import Preferences
+from whetstone.rewards.efficiency.user_preferences import UserPreferences
 from whetstone.rewards.environment_state.state import state_digest
 from whetstone.rewards.gated.milestones import Milestones
 from whetstone.rewards.kernels.speedup import Speedup, _same
@@ -351,9 +351,9 @@ def test_user_preferences_with_defaults():
     assert near == pytest.approx(1 + 97 / 99)
     assert clipped == pytest.approx(1 + 48.5 / 49.5)  # from 2 to 51.5
     with pytest.raises(ValueError, match=r"in \[0, 0\.5\), got 0\.5"):
-        Preferences(quantile=0.5)
+        UserPreferences(quantile=0.5)
     with pytest.raises(ValueError, match=r"in \[0, 0\.5\), got -0\.1"):
-        Preferences(quantile=-0.1)
+        UserPreferences(quantile=-0.1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from support.episodes import TASK, call, collected, group, in_order, path, step_outcome, turn
 from whetstone.chat import assistant
 from whetstone.plugins import OptionError
-from whetstone.rollout import EpisodeKey, Method, Plan
+from whetstone.rollout import EpisodeKey, GroupPlan, MethodComponents
 from whetstone.rollout.budget_allocation import BySuccess, HorizonStages
 from whetstone.rollout.protocol import GroupBudget
 from whetstone.rollout.start_states import ExpertPrefix, ReplayPrefix
@@ -29,9 +29,11 @@ def test_scaling_inter_worked_numbers():
 
 
 def test_horizon_truncates_and_does_not_drop():
-    method = Method(allocate=HorizonStages(turns=[2, 5], updates_per_stage=3))
+    method = MethodComponents(allocate=HorizonStages(turns=[2, 5], updates_per_stage=3))
     for step, turns in ((0, 2), (2, 2), (3, 5)):
-        truncated = collected(Independent(group_size=2), WORDS, method=method, plan=Plan(TASK, 3, name="g/", step=step))
+        truncated = collected(
+            Independent(group_size=2), WORDS, method=method, plan=GroupPlan(TASK, 3, name="g/", step=step)
+        )
         assert [len(t.turns) for t in truncated.trajectories] == [turns, turns]
         assert {t.ended for t in truncated.trajectories} == {EndReason.MAX_TURNS}
         assert all(t.score is not None and t.removal is None for t in truncated.trajectories)
@@ -40,7 +42,9 @@ def test_horizon_truncates_and_does_not_drop():
 def test_single_stage_is_a_fixed_horizon():
     plain = collected(Independent(group_size=2), WORDS)
     staged = collected(
-        Independent(group_size=2), WORDS, method=Method(allocate=HorizonStages(turns=[8], updates_per_stage=1))
+        Independent(group_size=2),
+        WORDS,
+        method=MethodComponents(allocate=HorizonStages(turns=[8], updates_per_stage=1)),
     )
     assert [t.turns[-1].action.ids for t in plain.trajectories] == [t.turns[-1].action.ids for t in staged.trajectories]
 
@@ -70,11 +74,11 @@ def test_tasks_need_enough_turns_and_old_tasks_are_evicted():
 
 def test_smaller_group_has_fewer_samples():
     class Two:
-        def __call__(self, occasion):
+        def __call__(self, episode_key):
             return GroupBudget(group_size=2)
 
     for strategy in (Independent(group_size=6), EntropyBranching(group_size=6, roots=4)):
-        groups = collected(strategy, WORDS, method=Method(allocate=Two()))
+        groups = collected(strategy, WORDS, method=MethodComponents(allocate=Two()))
         assert len(groups.trajectories) == 2
 
 
@@ -104,10 +108,10 @@ def start_group(assembly):
 
     def group(step, until=10, steps=3):
         async def main():
-            method = Method(start=ExpertPrefix(anneal_updates=until))
+            method = MethodComponents(start=ExpertPrefix(anneal_updates=until))
             collector = assembly.build_collector(assembly.expert_actor(), method=method)
             task = next(t for t in assembly.source.held_out(20) if len(t.private["steps"]) == steps)
-            return await collector.group(Plan(task, 0, name="y/", step=step), Independent(group_size=3))
+            return await collector.group(GroupPlan(task, 0, name="y/", step=step), Independent(group_size=3))
 
         return asyncio.run(main())
 
@@ -136,21 +140,21 @@ def test_start_moves_to_the_first_turn_and_stays_there(start_group):
 def test_groups_start_after_turns_of_own_successes():
     right = in_order(call("12*34"), call("408+0"), assistant("408"))
     start = ReplayPrefix(anneal_updates=10)
-    method = Method(start=start)
+    method = MethodComponents(start=start)
     first = collected(Independent(group_size=2), right, method=method)
     assert all(t.marks == () for t in first.trajectories)  # nothing is known yet
     start.observe(step_outcome(first))
     restored = ReplayPrefix(anneal_updates=10)
     restored.load_state(start.state())
     for known in (start, restored):
-        begun = collected(Independent(group_size=2), right, method=Method(start=known))
+        begun = collected(Independent(group_size=2), right, method=MethodComponents(start=known))
         for trajectory in begun.trajectories:
             assert trajectory.marks == ("started_later",)
             assert [{*t.action.authors} for t in trajectory.turns] == [{Author.INSERTED}] * 2 + [{Author.POLICY}]
             assert trajectory.turns[0].action.ids == first.trajectories[0].turns[0].action.ids
     start.observe(step_outcome(begun))
     assert len(start.buffer) == 2  # an episode that started later is no separate success
-    late = collected(Independent(group_size=2), right, method=method, plan=Plan(TASK, 3, name="g/", step=10))
+    late = collected(Independent(group_size=2), right, method=method, plan=GroupPlan(TASK, 3, name="g/", step=10))
     assert all(t.marks == () for t in late.trajectories)
 
 

@@ -13,7 +13,7 @@ from whetstone.errors import InfrastructureError, NoScoredEpisodesError, TaskErr
 from whetstone.evaluation import summarize_episodes
 from whetstone.failure_causes import FIRST_EPISODES
 from whetstone.inference import matmul_is_batch_invariant
-from whetstone.rollout import Admission, Independent, Plan, make_plans
+from whetstone.rollout import Admission, GroupPlan, Independent, make_plans
 from whetstone.rollout.deadlines import MeasuredDeadline
 from whetstone.trajectory import EndReason, RemovalScope, Score, Task
 
@@ -41,7 +41,7 @@ def test_siblings_are_sampled_with_different_seeds(assembly):
         try:
             collector = assembly.build_collector(actor)
             task = assembly.source.task(0)
-            return [await collector.sample(Plan(task, seed=0), index=i) for i in (0, 1, 0)]
+            return [await collector.sample(GroupPlan(task, seed=0), index=i) for i in (0, 1, 0)]
         finally:
             await engine.close()
 
@@ -136,7 +136,7 @@ class FailingActor:
 def test_infrastructure_failure_is_retried_and_counted(assembly):
     async def main():
         collector = assembly.build_collector(FailingActor(assembly.expert_actor(), 2))
-        return await collector.sample(Plan(assembly.source.task(0), seed=0)), collector.status()
+        return await collector.sample(GroupPlan(assembly.source.task(0), seed=0)), collector.status()
 
     trajectory, status = asyncio.run(main())
     assert (trajectory.solved, trajectory.removal) == (True, None)
@@ -237,7 +237,7 @@ def test_groups_wait_for_the_learner_if_admission_requires_it(assembly):
         third = asyncio.ensure_future(anext(groups))
         await asyncio.sleep(0.05)
         waited = not third.done()
-        admission.advance([0, 1])
+        admission.record_update([0, 1])
         await asyncio.wait_for(third, 10)
         await groups.aclose()
         return waited

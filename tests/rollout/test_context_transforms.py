@@ -10,19 +10,19 @@ from support.episodes import CHAT, LIMITS, TASK, call, collected, group, in_orde
 from whetstone.chat import Completion, assistant, system, tool_result, user
 from whetstone.errors import PromptTooLong, RecipeError, TaskError
 from whetstone.plugins import OptionError
-from whetstone.rollout import Method
+from whetstone.rollout import MethodComponents
 from whetstone.rollout.context_transforms import (
     BudgetLine,
-    Demonstrations,
+    DemonstrationPrompt,
     ExampleSelection,
     Experience,
     Hint,
     Instructions,
     Lessons,
-    Rubric,
+    RubricPrompt,
 )
 from whetstone.rollout.context_transforms.budget_line import budget_level
-from whetstone.rollout.context_transforms.experience import Entry, insert_entry, routine_successor
+from whetstone.rollout.context_transforms.experience import ExperienceEntry, insert_entry, routine_successor
 from whetstone.rollout.context_transforms.insert_text import append_to_last, prepend_to_task
 from whetstone.rollout.context_transforms.lessons import Add, Merge, Modify, apply_edits
 from whetstone.rollout.context_transforms.prompt_population import softmax_probabilities
@@ -63,17 +63,17 @@ def test_note_is_in_the_system_message_or_before_the_first_message():
 
 def test_icrl_worked_numbers():
     examples = [f"Compute {k}" for k in range(3)]
-    view = Demonstrations(examples=examples, counts=((0, 3), (100, 2), (200, 1), (300, 0)))
+    view = DemonstrationPrompt(examples=examples, counts=((0, 3), (100, 2), (200, 1), (300, 0)))
     counts = [read(view, at(step)).count("Compute") for step in (0, 99, 100, 299, 300)]
     assert counts == [3, 3, 2, 1, 0]
 
 
 def test_group_has_the_same_demonstrations_and_none_of_its_own_task():
-    view = Demonstrations(examples=[f"Compute {k}" for k in range(9)], counts=((0, 2),))
+    view = DemonstrationPrompt(examples=[f"Compute {k}" for k in range(9)], counts=((0, 2),))
     seen = {read(view, at(index=k)) for k in range(8)}
     assert len(seen) == 1
     assert {read(view, at(seed=seed)) for seed in range(9)} != seen
-    telling = Demonstrations(examples=["Compute 12*34 is 408", "other"], counts=((0, 2),))
+    telling = DemonstrationPrompt(examples=["Compute 12*34 is 408", "other"], counts=((0, 2),))
     assert read(telling, at()) == "other\n\ngo"
 
 
@@ -84,12 +84,12 @@ def test_group_has_the_same_demonstrations_and_none_of_its_own_task():
         ((), "has no stages"),
         (((0, 1), (0, 0)), "starts of stages must ascend"),
         (((0, 0), (9, 1)), "must not increase"),
-        (((0, 7),), "asks for 7 examples, but only 1"),
+        (((0, 7),), "must be at most the 1 defined examples, got 7"),
     ],
 )
 def test_schedule_with_a_gap_is_refused(counts, message):
     with pytest.raises(OptionError, match=message):
-        Demonstrations(examples=["a"], counts=counts)
+        DemonstrationPrompt(examples=["a"], counts=counts)
 
 
 # ------------------------------------------------------------ examples by kind
@@ -149,8 +149,8 @@ SCAFFOLDED = replace(TASK, private={**TASK.private, "rubric": ("Good a.", {"crit
 
 
 def test_criteria_are_in_the_context_and_not_in_the_trained_one():
-    view = Rubric(steps=1_000_000, shared="binary", num_guided=1, rule="linear")
-    method = Method(context_transforms={"rubric": view})
+    view = RubricPrompt(steps=1_000_000, shared="binary", num_guided=1, rule="linear")
+    method = MethodComponents(context_transforms={"rubric": view})
     first, second = collected(Independent(group_size=2), WORDS, method=method, task=SCAFFOLDED).trajectories
     assert "Good a." in first.opening[0].text
     assert "It does not:\n- Bad b." in first.opening[0].text
@@ -165,12 +165,12 @@ def test_criteria_are_in_the_context_and_not_in_the_trained_one():
 
 
 def test_every_action_is_trained_once_after_the_plain_context():
-    view = Rubric(steps=1_000_000, shared="binary", num_guided=1, rule="linear")
+    view = RubricPrompt(steps=1_000_000, shared="binary", num_guided=1, rule="linear")
     trajectory = played(
         in_order(call("12*34"), call("408+0"), assistant("408")), context_transforms=(view,), task=SCAFFOLDED
     )
     assert sum(sum(segment.action_mask) for segment in trajectory.segments()) == trajectory.action_tokens
-    trained = Rubric(steps=1_000_000, shared="binary", rule="linear", trained=True)
+    trained = RubricPrompt(steps=1_000_000, shared="binary", rule="linear", trained=True)
     processed = played(WORDS, context_transforms=(trained,), task=SCAFFOLDED)
     assert all(t.training_context is None for t in processed.turns)
     assert "Good a." in CHAT.tokenizer.decode(processed.segments()[0].tokens.ids)
@@ -178,7 +178,7 @@ def test_every_action_is_trained_once_after_the_plain_context():
 
 def test_task_without_a_rubric_is_named():
     with pytest.raises(TaskError, match="task t: has no private `rubric`"):
-        read(Rubric(steps=10), at())
+        read(RubricPrompt(steps=10), at())
 
 
 # ------------------------------------------------------------ what does not fit
@@ -193,7 +193,9 @@ def test_context_that_does_not_fit_is_dropped_and_marked():
 
 
 def test_prompt_that_does_not_fit_is_refused_with_its_sizes():
-    with pytest.raises(PromptTooLong, match=r"task t: with Hint its prompt is \d+ tokens, the context 200"):
+    with pytest.raises(
+        PromptTooLong, match=r"task t: with Hint its prompt has \d+ tokens, and the model's context 200"
+    ):
         played(
             WORDS,
             context_transforms=(Hint(text="x" * 500),),
@@ -221,7 +223,7 @@ def test_remaining_budget_follows_each_result_and_is_not_trained():
 
 def test_group_has_one_budget():
     view = BudgetLine(budgets=(1, 2, 3, 4, 5), advice=False)
-    method = Method(context_transforms={"budget_line": view})
+    method = MethodComponents(context_transforms={"budget_line": view})
     seen = {
         t.turns[0].observation[0].text for t in collected(Independent(group_size=6), WORDS, method=method).trajectories
     }
@@ -370,10 +372,10 @@ def test_lessons_are_from_partly_solved_groups_and_bounded():
 
 
 def test_slea_rl_worked_numbers():
-    level = [Entry("a", "x", 0.5), Entry("b", "y", 0.9)]
-    assert insert_entry(level, Entry("c", "z", 0.5), 2) == level
-    assert [e.score for e in insert_entry(level, Entry("c", "z", 0.7), 2)] == [0.9, 0.7]
-    assert insert_entry(level, Entry("a", "x", 1.0), 2) == level  # known already
+    level = [ExperienceEntry("a", "x", 0.5), ExperienceEntry("b", "y", 0.9)]
+    assert insert_entry(level, ExperienceEntry("c", "z", 0.5), 2) == level
+    assert [e.score for e in insert_entry(level, ExperienceEntry("c", "z", 0.7), 2)] == [0.9, 0.7]
+    assert insert_entry(level, ExperienceEntry("a", "x", 1.0), 2) == level  # known already
 
 
 def test_sit_graph_worked_numbers():
@@ -422,8 +424,8 @@ def test_zones_are_bounded():
 
 
 SILENT = {
-    "demonstrations": Demonstrations(examples=["a"], counts=((0, 0),)),
-    "rubric": Rubric(steps=10, shared="binary", num_guided=0),
+    "demonstrations": DemonstrationPrompt(examples=["a"], counts=((0, 0),)),
+    "rubric": RubricPrompt(steps=10, shared="binary", num_guided=0),
     "lessons": Lessons(),
     "experience": Experience(),
     "instructions": Instructions(texts=[""]),
@@ -434,7 +436,10 @@ SILENT = {
 def test_transform_without_text_changes_nothing(name):
     plain = collected(Independent(group_size=3), WORDS, task=SCAFFOLDED)
     viewed = collected(
-        Independent(group_size=3), WORDS, task=SCAFFOLDED, method=Method(context_transforms={name: SILENT[name]})
+        Independent(group_size=3),
+        WORDS,
+        task=SCAFFOLDED,
+        method=MethodComponents(context_transforms={name: SILENT[name]}),
     )
     for transformed, expected in zip(viewed.trajectories, plain.trajectories, strict=True):
         assert transformed.opening == expected.opening

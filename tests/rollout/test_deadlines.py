@@ -17,7 +17,16 @@ from whetstone.errors import NoScoredEpisodesError
 from whetstone.inference import Sampling
 from whetstone.rewards.build_reward import make_reward
 from whetstone.rewards.scoring import score_trajectory
-from whetstone.rollout import Action, Collector, EpisodeLimits, Independent, Plan, PolicyActor, make_plans, run_episode
+from whetstone.rollout import (
+    Action,
+    Collector,
+    EpisodeLimits,
+    GroupPlan,
+    Independent,
+    PolicyActor,
+    make_plans,
+    run_episode,
+)
 from whetstone.tools import Toolset
 from whetstone.training.supervised import describe_groups
 from whetstone.trajectory import Author, EndReason, Score, Task, Tokens, Trajectory
@@ -474,7 +483,7 @@ def waits_while(environment, actor=None, *, until, **changes):
             environment=environment, actor=actor or Actor(), chat=CHAT, reward=changes.pop("reward", worth_one),
             limits=PATIENT, max_in_flight=1, **changes,
         )  # fmt: skip
-        playing = asyncio.create_task(collector.sample(Plan(TASK, 0)))
+        playing = asyncio.create_task(collector.sample(GroupPlan(TASK, 0)))
         owners = []
         for _ in range(2000):
             owners = [what for _, what, _ in collector.waits()]

@@ -9,7 +9,7 @@ from whetstone.errors import RecipeError
 from whetstone.plugins import OptionError
 from whetstone.rewards import attempts, unary_feedback
 from whetstone.rewards.process.unary_feedback import unary_return
-from whetstone.rollout import Method
+from whetstone.rollout import MethodComponents
 from whetstone.rollout.environment_wrappers import LogReplay, SecondAttempt, SelfSearch, TryAgain
 from whetstone.rollout.environment_wrappers.log_replay import actions_equal
 from whetstone.rollout.strategies import Independent
@@ -21,7 +21,7 @@ ONE = Independent(group_size=1)
 
 
 def one(speak, partner, **how):
-    (trajectory,) = collected(ONE, speak, method=Method(environment_wrapper=partner), **how).trajectories
+    (trajectory,) = collected(ONE, speak, method=MethodComponents(environment_wrapper=partner), **how).trajectories
     return trajectory
 
 
@@ -184,7 +184,9 @@ def test_invalid_options_are_refused(create, message):
 
 
 def test_wrapper_keeps_the_task():
-    assert collected(ONE, in_order(assistant("408")), method=Method(environment_wrapper=TryAgain())).task is TASK
+    assert (
+        collected(ONE, in_order(assistant("408")), method=MethodComponents(environment_wrapper=TryAgain())).task is TASK
+    )
 
 
 # ------------------------------------------------------------ the policy as its own index

@@ -1,7 +1,7 @@
 """Feedback on failed attempts, without the answer."""
 
 from support.rewards import episode, task, turn
-from whetstone.rollout.strategies.error_feedback import error_feedback
+from whetstone.rollout.strategies.guided_retry import error_feedback
 from whetstone.trajectory import EndReason
 
 

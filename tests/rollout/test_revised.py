@@ -16,7 +16,7 @@ REFLECTION = "That was wrong. Another way: "
 
 
 class Words:
-    def written(self, text):
+    def tokenize(self, text):
         return tuple(CHAT.tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -47,7 +47,7 @@ def test_revision_is_the_wrong_turn_a_reflection_and_the_turns_of_the_success():
     assert "1+1" not in text  # no later turn of the failed trajectory remains
     # tokens are unchanged: prompt and wrong turn of the one, actions of the other
     opening, wrong = bad.turns[0].context.ids, bad.turns[0].action.ids
-    turned = (*Words().written(REFLECTION), *good.turns[0].action.ids)
+    turned = (*Words().tokenize(REFLECTION), *good.turns[0].action.ids)
     answered = (*good.turns[1].context.ids, *good.turns[1].action.ids)
     assert segment.tokens.ids == (*opening, *wrong, *bad.turns[1].context.ids, *turned, *answered)
     authors = {author for author, mask in zip(segment.tokens.authors, segment.action_mask, strict=True) if mask}
@@ -63,7 +63,7 @@ def test_failed_fork_is_revised_after_the_turns_shared_with_its_parent():
     (segment,) = revised.segments()
     shared = sum(len(t.action) for t in good.turns)
     # the shared call keeps its log-probs, the wrong one is context, reflection and answer are trained
-    assert sum(segment.action_mask) == shared + len(Words().written(REFLECTION))
+    assert sum(segment.action_mask) == shared + len(Words().tokenize(REFLECTION))
 
 
 def test_shared_turns_stay_the_same_objects_in_records():

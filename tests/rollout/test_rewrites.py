@@ -28,7 +28,7 @@ from whetstone.learning.columns import Columns
 from whetstone.learning.credit_assignment import CreditParts, assign_credit
 from whetstone.learning.token_index import index_groups
 from whetstone.plugins import OptionError
-from whetstone.rollout import Method
+from whetstone.rollout import MethodComponents
 from whetstone.rollout.context_rewrites import Fold, Rollback, Summary
 from whetstone.rollout.context_rewrites.memory_folding import parse_memory
 from whetstone.rollout.context_rewrites.rollback import code_similarity
@@ -119,7 +119,7 @@ def test_dropped_turn_is_marked_and_counted():
     one = sum(len(t.context) + len(t.action) for t in plain[:1]) + len(plain[1].context)
     two = one + len(plain[1].action) + len(plain[2].context)
     words = one_by_one(call("12*34"), call("408+0"), assistant("s"), assistant("408"))
-    method = Method(rewrites={"summary": Summary(tokens=one, max_summaries=1, room=40, question="Sum.")})
+    method = MethodComponents(rewrites={"summary": Summary(tokens=one, max_summaries=1, room=40, question="Sum.")})
     tight = replace(LIMITS, context_length=two + 20)  # the question would fit, but not with room for an answer
     group = collected(Independent(group_size=1), words, method=method, limits=tight)
     (trajectory,) = group.trajectories

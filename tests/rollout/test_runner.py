@@ -165,7 +165,7 @@ def test_failing_engine_is_an_infrastructure_failure():
 
 
 def test_prompt_that_does_not_fit_is_named_with_task_and_sizes():
-    with pytest.raises(PromptTooLong, match=r"task t: its prompt is \d+ tokens, the context 200"):
+    with pytest.raises(PromptTooLong, match=r"task t: its prompt has \d+ tokens, and the model's context 200"):
         play(ScriptedActor(), ScriptedEnvironment(prompt="x" * 500))
 
 

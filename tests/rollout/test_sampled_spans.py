@@ -1,7 +1,7 @@
 """Sampled tokens are distinguished from inserted ones anywhere in the context."""
 
 from whetstone.chat import Context, assistant
-from whetstone.rollout.sampled_spans import find_sampled_spans
+from whetstone.rollout.runner import find_sampled_spans
 from whetstone.trajectory import Author, Tokens, TokenSequence, Turn
 
 NOTHING = Tokens.from_ids((), Author.INSERTED)

@@ -21,7 +21,7 @@ from whetstone.rollout import Admission
 def test_worked_numbers(groups, ahead, version, started, room):
     live = dict.fromkeys(range(started - version * groups), 0)
     admission = Admission(groups, admit_ahead=ahead, version=version, live=live)
-    assert (admission.started, admission.free_slots) == (started, room)
+    assert (admission.num_started, admission.free_slots) == (started, room)
 
 
 def test_resumed_run_does_not_restart_admitted_groups():
@@ -34,12 +34,12 @@ def test_waiting_groups_are_admitted_after_an_update_or_a_rejection():
         admission, entered = Admission(2), []
 
         async def enter(number):
-            await admission.enter(number)
+            await admission.admit_group(number)
             entered.append(number)
 
         waiting = [asyncio.create_task(enter(i)) for i in range(5)]
         seen = []
-        for change in (None, lambda: admission.advance([0, 1]), lambda: admission.discard_group(3)):
+        for change in (None, lambda: admission.record_update([0, 1]), lambda: admission.discard_group(3)):
             if change is not None:
                 change()
             for _ in range(5):
@@ -59,21 +59,21 @@ def test_no_group_is_older_than_allowed_in_start_order(groups, ahead, events):
     admission, queue = Admission(groups, admit_ahead=ahead), []
     for number, event in enumerate(events):
         if event == "e" and admission.free_slots > 0:
-            assert asyncio.run(admission.enter(number))
+            assert asyncio.run(admission.admit_group(number))
             queue.append(number)
         elif event == "l" and len(queue) >= groups:
             assert all(admission.version - admission.live[began] <= ahead for began in queue[:groups])
-            admission.advance(queue[:groups])
+            admission.record_update(queue[:groups])
             del queue[:groups]
         elif event == "r" and queue:
             admission.discard_group(queue.pop())
-        assert admission.started <= (ahead + admission.version + 1) * groups
+        assert admission.num_started <= (ahead + admission.version + 1) * groups
 
 
 def test_group_admitted_before_a_restart_is_not_counted_twice():
     admission = Admission(2, version=3, live={6: 3})
-    assert asyncio.run(admission.enter(6)) is False
-    assert (admission.started, admission.free_slots) == (7, 1)
+    assert asyncio.run(admission.admit_group(6)) is False
+    assert (admission.num_started, admission.free_slots) == (7, 1)
 
 
 @pytest.mark.parametrize("wrong", [(0, 0), (1, -1)])

@@ -12,7 +12,7 @@ from whetstone.environments import ToolEnvironment
 from whetstone.learning.columns import Columns
 from whetstone.learning.token_index import index_groups
 from whetstone.plugins import OptionError
-from whetstone.rollout import Method
+from whetstone.rollout import MethodComponents
 from whetstone.rollout.context_transforms import BudgetLine
 from whetstone.rollout.early_stopping import BudgetExhausted, StragglerStop, VoidTurn
 from whetstone.rollout.protocol import EpisodeKey, EpisodeState, Siblings
@@ -105,7 +105,9 @@ def test_finished_siblings_are_visible():
             return False
 
     collected(
-        Independent(group_size=2), in_order(call("1+1"), assistant("408")), method=Method(stops={"w": Watching()})
+        Independent(group_size=2),
+        in_order(call("1+1"), assistant("408")),
+        method=MethodComponents(stops={"w": Watching()}),
     )
     assert any(set(running) == {"g/t#0", "g/t#1"} for running, _ in seen)
 
@@ -114,7 +116,7 @@ def test_finished_siblings_are_visible():
 
 
 def test_exhausted_budget_leaves_one_turn_to_answer():
-    method = Method(
+    method = MethodComponents(
         context_transforms={"budget_line": BudgetLine(budgets=(2,))},
         stops={"budget_exhausted": BudgetExhausted(budgets=(2,))},
     )

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from whetstone.inference import LocalEngine
-from whetstone.rollout import STRATEGIES, Plan
+from whetstone.rollout import STRATEGIES, GroupPlan
 from whetstone.trajectory import RemovalScope
 
 
@@ -18,7 +18,7 @@ def sample_group(assembly):
         try:
             collector = assembly.build_collector(assembly.policy_actor(engine, temperature=temperature))
             task = assembly.source.held_out(1)[0]
-            return await collector.group(Plan(task, seed=3, name="x/"), STRATEGIES[name](group_size=size))
+            return await collector.group(GroupPlan(task, seed=3, name="x/"), STRATEGIES[name](group_size=size))
         finally:
             await engine.close()
 
@@ -54,7 +54,7 @@ def expert_group(assembly):
     async def group():
         collector = assembly.build_collector(assembly.expert_actor())
         task = next(t for t in assembly.source.held_out(20) if len(t.private["steps"]) == 3)
-        return await collector.group(Plan(task, seed=0, name="y/"), STRATEGIES["random_branching"](group_size=2))
+        return await collector.group(GroupPlan(task, seed=0, name="y/"), STRATEGIES["random_branching"](group_size=2))
 
     return asyncio.run(group()).trajectories
 
@@ -63,7 +63,9 @@ def test_fork_turns_are_sampled_deterministically(assembly):
     async def fork_turns(seed):
         collector = assembly.build_collector(assembly.expert_actor())
         task = next(t for t in assembly.source.held_out(20) if len(t.private["steps"]) == 3)
-        group = await collector.group(Plan(task, seed=seed, name="z/"), STRATEGIES["random_branching"](group_size=12))
+        group = await collector.group(
+            GroupPlan(task, seed=seed, name="z/"), STRATEGIES["random_branching"](group_size=12)
+        )
         return [t.fork_turn for t in group.trajectories[6:]]
 
     first = asyncio.run(fork_turns(1))

@@ -10,7 +10,7 @@ from support.episodes import CHAT, TASK, call, collected, in_order, path, turn
 from whetstone.chat import assistant
 from whetstone.errors import TaskError
 from whetstone.plugins import OptionError
-from whetstone.rollout.strategies import FrontierTree, GuidedRetry, Independent, Probed
+from whetstone.rollout.strategies import DoubtInjection, FrontierTree, GuidedRetry, Independent
 from whetstone.rollout.strategies.doubt_injection import splice_logprobs
 from whetstone.rollout.strategies.frontier_tree import link_as_tree, select_candidates
 from whetstone.seeding import derive_random
@@ -204,7 +204,7 @@ def test_sentence_is_spliced_after_a_wrong_answer_and_trained_with_its_probabili
     def speak(moment):
         return assistant("408") if len(moment.prefix) else assistant("9")
 
-    group = collected(Probed(group_size=1, chance=1.0, sentences=("Wait. ",)), speak)
+    group = collected(DoubtInjection(group_size=1, chance=1.0, sentences=("Wait. ",)), speak)
     wrong, probe = group.trajectories
     assert (wrong.solved, probe.solved) == (False, True)
     action = probe.turns[0].action
@@ -219,7 +219,7 @@ def test_sentence_is_spliced_after_a_wrong_answer_and_trained_with_its_probabili
 @pytest.mark.parametrize("speak", [EXPERT, WRONG])
 def test_probability_zero_or_a_correct_answer_is_independent_sampling(speak):
     chance = 0.0 if speak is WRONG else 1.0
-    assert len(collected(Probed(group_size=3, chance=chance), speak).trajectories) == 3
+    assert len(collected(DoubtInjection(group_size=3, chance=chance), speak).trajectories) == 3
 
 
 @pytest.mark.parametrize(
@@ -227,4 +227,4 @@ def test_probability_zero_or_a_correct_answer_is_independent_sampling(speak):
 )
 def test_invalid_options_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
-        Probed(group_size=2, **options)
+        DoubtInjection(group_size=2, **options)

@@ -41,7 +41,7 @@ def test_grpo_roc_worked_numbers():
     negatives = [path(id, 0) for id in "fgh"]
     component = ResampleOnCorrect(group_size=8, keep=4, min_successes=1, min_failures=1)
     (filtered,) = component([Group(TASK, (*positives, *negatives))], DRAW)
-    assert outcome_quotas(5, 3, 4, least=(1, 1)) == (2, 2)
+    assert outcome_quotas(5, 3, 4, min_counts=(1, 1)) == (2, 2)
     assert kept_ids(filtered) == ["b", "d", "f", "g"]
     assert outcome_quotas(7, 1, 4) == (3, 1)
     assert {t.removal for t in filtered.trajectories if t.id in "ace"} == {RemovalScope.BEFORE_BASELINE}

@@ -7,7 +7,7 @@ import pytest
 
 from whetstone.chat import user
 from whetstone.errors import InfrastructureError, PromptTooLong
-from whetstone.rollout import Collector, EpisodeLimits, Plan
+from whetstone.rollout import Collector, EpisodeLimits, GroupPlan
 from whetstone.scaling import worker_pool
 from whetstone.scaling.distributed_collector import DistributedCollector
 from whetstone.scaling.protocol import ActorUnavailable, EpisodeReset, Finished, TurnFinished, WorkerStatus
@@ -82,7 +82,7 @@ async def strategy(task, roller):
 
 
 def plan(number):
-    return Plan(Task(f"t{number}", "?"), 0, number, f"g{number}/")
+    return GroupPlan(Task(f"t{number}", "?"), 0, number, f"g{number}/")
 
 
 def spread_over(*workers, places=1, patience=5.0, record=None, say=lambda line: None):

@@ -69,7 +69,7 @@ def test_one_judge_compares_a_group_if_the_recipe_requires_it():
 
 
 def test_state_of_components_is_sent_if_they_act_in_workers():
-    from whetstone.rollout import Method
+    from whetstone.rollout import MethodComponents
     from whetstone.scaling.distributed_collector import pickle_state
 
     class Remembers:
@@ -80,6 +80,6 @@ def test_state_of_components_is_sent_if_they_act_in_workers():
 
         def load_state(self, state): ...
 
-    assert pickle_state(Method()) is None
-    assert pickle_state(Method(replay={"buffer": Remembers()})) is None  # it acts in the learner process
-    assert pickle.loads(pickle_state(Method(start=Remembers()))) == {"start": {"seen": 3}}
+    assert pickle_state(MethodComponents()) is None
+    assert pickle_state(MethodComponents(replay={"buffer": Remembers()})) is None  # it acts in the learner process
+    assert pickle.loads(pickle_state(MethodComponents(start=Remembers()))) == {"start": {"seen": 3}}

@@ -195,7 +195,7 @@ def test_command_reports_balance_memory_and_bottleneck():
     assert report["balance"]["tensor_parallel"] == 1
     assert report["summary"]["bottleneck"] in output
     for wrong, text in (
-        (["--gpus", "0"], "--gpus: 1 or more"),
+        (["--gpus", "0"], "--gpus: must be at least 1"),
         (["--gpus", "8", "--gpu", "h1000"], "no GPU"),
         (["--gpus", "8", "--model", "huge"], "is not a size"),
     ):

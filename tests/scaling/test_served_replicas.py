@@ -17,9 +17,9 @@ from whetstone.policies import build_tiny, save_policy
 from whetstone.recipe import load_recipe
 from whetstone.rollout import make_plans
 from whetstone.scaling import replicated_engine, weight_sync_engine, worker_pool
+from whetstone.scaling.engine_replica import get_engine_settings
 from whetstone.scaling.protocol import WeightUpdate
 from whetstone.scaling.replica_check import check_replica
-from whetstone.scaling.replica_engine import get_engine_settings
 from whetstone.trajectory import TokenSequence
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from whetstone.errors import RecipeError
 from whetstone.scaling.simulation import simulate_run
-from whetstone.scaling.simulation_replica import Replica, Request
+from whetstone.scaling.simulation_replica import SimulatedReplica, SimulatedRequest
 from whetstone.scaling.simulation_scenario import (
     EngineRates,
     EpisodeShape,
@@ -229,15 +229,15 @@ def test_wider_distribution_keeps_the_mean():
         assert LognormalSpread(3.0, sigma).draw(numbers, 100_000).mean() == pytest.approx(3.0, rel=0.02)
     assert set(LognormalSpread(0, values=(1.0, 4.0)).draw(numbers, 100)) == {1.0, 4.0}
     assert LognormalSpread(0, values=(1.0, 4.0)).expected == 2.5
-    assert LognormalSpread(3.0, 1.0, most=5.0).draw(numbers, 1000).max() == 5.0
+    assert LognormalSpread(3.0, 1.0, maximum=5.0).draw(numbers, 1000).max() == 5.0
 
 
 def test_invalid_scenario_is_refused():
-    with pytest.raises(RecipeError, match="max_staleness: at least admit_ahead"):
+    with pytest.raises(RecipeError, match="max_staleness: must be at least admit_ahead"):
         Scenario(admit_ahead=2, max_staleness=1)
-    with pytest.raises(RecipeError, match="group_size: 1 or more, got 0"):
+    with pytest.raises(RecipeError, match="group_size: must be at least 1, got 0"):
         Scenario(group_size=0)
-    with pytest.raises(RecipeError, match="skip: fewer than the 3 updates"):
+    with pytest.raises(RecipeError, match="fewer than the 3 updates"):
         Scenario(updates=3, skip=3)
 
 
@@ -255,12 +255,12 @@ def test_prefill_waits_for_others_as_long_as_it_would_delay_decoding():
 def arrivals(replica, at, *episodes):
     replica.catch_up(at)
     for episode in episodes:
-        replica.ask(Request(episode, 100, 0, 0))
+        replica.ask(SimulatedRequest(episode, 100, 0, 0))
     replica.let_in()
 
 
 def test_prefills_are_batched_until_their_waiting_time_is_that_of_a_pass():
-    replica = Replica(EngineRates(step_seconds=1, step_seconds_per_sequence=0, pass_seconds=1))
+    replica = SimulatedReplica(EngineRates(step_seconds=1, step_seconds_per_sequence=0, pass_seconds=1))
     arrivals(replica, 0, 0)
     assert replica.running == 1
     arrivals(replica, 2, 1)  # it would delay one sequence for a second
@@ -273,23 +273,23 @@ def test_prefills_are_batched_until_their_waiting_time_is_that_of_a_pass():
 
 
 def test_prefill_waits_for_eight_passes_at_most():
-    replica = Replica(EngineRates(step_seconds=1, step_seconds_per_sequence=0, pass_seconds=1))
+    replica = SimulatedReplica(EngineRates(step_seconds=1, step_seconds_per_sequence=0, pass_seconds=1))
     arrivals(replica, 0, *range(20))
     arrivals(replica, 9, 20)
     assert replica.next_change() == 17
 
 
 def test_recomputed_prefill_includes_waiting_requests():
-    replica = Replica(EngineRates(step_seconds=1, pass_seconds=1))
+    replica = SimulatedReplica(EngineRates(step_seconds=1, pass_seconds=1))
     arrivals(replica, 0, 0)
     replica.catch_up(1.5)
-    replica.ask(Request(1, 100, 5, 50))
+    replica.ask(SimulatedRequest(1, 100, 5, 50))
     assert [request.read for request in replica.read_again()] == [0, 50]
 
 
 @pytest.mark.parametrize(("drawing", "among", "rows"), [(1, 1, 1), (1, 9, 1), (4, 4, 4), (2, 5, 3), (2, 1000, 6)])
 def test_inactive_slots_between_active_ones_cost_time(drawing, among, rows):
-    replica = Replica(EngineRates(step_seconds=0, step_seconds_per_sequence=0, step_seconds_per_row=1))
+    replica = SimulatedReplica(EngineRates(step_seconds=0, step_seconds_per_sequence=0, step_seconds_per_row=1))
     replica.num_assigned = among
     arrivals(replica, 0, *range(drawing))
     assert replica.step == pytest.approx(rows)

@@ -20,7 +20,7 @@ from whetstone.assembly import assemble
 from whetstone.chat import Message, ToolCall, detect_tool_call_format
 from whetstone.policies import Policy
 from whetstone.recipe import load_recipe
-from whetstone.rollout import Plan
+from whetstone.rollout import GroupPlan
 from whetstone.seeding import derive_seed
 from whetstone.tools import Toolset
 from whetstone.tools.arithmetic_tools import pocket_calculator
@@ -99,7 +99,7 @@ def play_natively(assembly, *, greedy=False):
         engine = CallingEngine(assembly)
         try:
             actor = assembly.policy_actor(engine, temperature=0.0 if greedy else 1.0)
-            return await assembly.build_collector(actor).sample(Plan(assembly.source.task(0), seed=SEED))
+            return await assembly.build_collector(actor).sample(GroupPlan(assembly.source.task(0), seed=SEED))
         finally:
             await engine.close()
 

@@ -8,7 +8,16 @@ from whetstone.chat.formats import Compact
 from whetstone.environments import ToolEnvironment
 from whetstone.policies import build_tiny
 from whetstone.rewards import exact_number
-from whetstone.rollout import Action, Collector, EpisodeKey, EpisodeLimits, Method, Plan, StepOutcome, run_episode
+from whetstone.rollout import (
+    Action,
+    Collector,
+    EpisodeKey,
+    EpisodeLimits,
+    GroupPlan,
+    MethodComponents,
+    StepOutcome,
+    run_episode,
+)
 from whetstone.rollout.episode_inputs import EpisodeHooks
 from whetstone.seeding import derive_random
 from whetstone.tools import pocket_calculator
@@ -57,7 +66,7 @@ def one_by_one(*messages):
     return lambda moment: left.pop(0) if len(left) > 1 else left[0]
 
 
-def played(speak, *, environment=None, task=TASK, limits=LIMITS, occasion=None, record=None, **around):
+def played(speak, *, environment=None, task=TASK, limits=LIMITS, episode_key=None, record=None, **around):
     """Play one episode."""
     actor = speak if isinstance(speak, Says) else Says(speak)
     return asyncio.run(
@@ -70,7 +79,7 @@ def played(speak, *, environment=None, task=TASK, limits=LIMITS, occasion=None, 
             id="e",
             seed=1,
             record=record,
-            hooks=EpisodeHooks(occasion or EpisodeKey(task, 1), **around),
+            hooks=EpisodeHooks(episode_key or EpisodeKey(task, 1), **around),
         )
     )
 
@@ -85,10 +94,10 @@ def collected(strategy, speak, *, method=None, environment=None, reward=exact_nu
             actor=speak if isinstance(speak, Says) else Says(speak),
             chat=CHAT,
             reward=reward,
-            method=method or Method(),
+            method=method or MethodComponents(),
             **how,
         )
-        return await collector.group(plan or Plan(task, seed=3, name="g/"), strategy)
+        return await collector.group(plan or GroupPlan(task, seed=3, name="g/"), strategy)
 
     return asyncio.run(main())
 

@@ -104,7 +104,7 @@ async def unjudged(trajectory, task):
     raise ConnectionError("the judge is down")
 
 
-async def scribe(so_far):
+async def scribe(state):
     """Write a memory."""
     return "shorter"
 

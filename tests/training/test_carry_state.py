@@ -13,7 +13,7 @@ from whetstone.errors import RecipeError
 from whetstone.recipe import list_stages, load_recipe
 from whetstone.record.checkpoint import Position, checkpoint_path, latest_checkpoint, read_position
 from whetstone.reporting import Progress
-from whetstone.rollout import Method, StepOutcome
+from whetstone.rollout import MethodComponents, StepOutcome
 from whetstone.rollout.context_transforms.lessons import Lessons
 from whetstone.rollout.replay.success_replay import SuccessReplay
 from whetstone.training import final_policy, train
@@ -57,7 +57,7 @@ def test_same_component_keeps_its_state_and_a_changed_one_restarts(tmp_path):
     path = write_finished_run(tmp_path / "run", with_lessons(), {"context_transforms.lessons": {"library": ["add"]}})
     messages = []
     method, position = restore_component_state(
-        Method(context_transforms={"lessons": Lessons(max_lessons=4)}),
+        MethodComponents(context_transforms={"lessons": Lessons(max_lessons=4)}),
         with_lessons(init_state_from=str(path)),
         Position("", {}, 0),
         log=messages.append,
@@ -75,7 +75,10 @@ def test_same_component_keeps_its_state_and_a_changed_one_restarts(tmp_path):
         match=r"init_state_from.0: .* has no state of a component that this recipe has with the same options",
     ):
         restore_component_state(
-            Method(), other.with_changes(init_state_from=[str(path)]), Position("", {}, 0), log=messages.append
+            MethodComponents(),
+            other.with_changes(init_state_from=[str(path)]),
+            Position("", {}, 0),
+            log=messages.append,
         )
 
 
@@ -87,7 +90,7 @@ def test_each_component_continues_from_the_last_run_that_had_it(tmp_path):
     last = write_finished_run(tmp_path / "c", with_lessons(), replay, steps=2, before=4)
     runs = [tmp_path / name for name in "abc"]
     assert latest_checkpoints_with_state(with_lessons(), runs) == [str(first), str(last)]
-    parts = Method(context_transforms={"lessons": Lessons()}, replay={"success_replay": SuccessReplay()})
+    parts = MethodComponents(context_transforms={"lessons": Lessons()}, replay={"success_replay": SuccessReplay()})
     resolved = with_lessons(init_state_from=latest_checkpoints_with_state(with_lessons(), runs))
     method, position = restore_component_state(parts, resolved, Position("", {}, 0), log=lambda line: None)
     assert method.state() == lessons | replay
@@ -96,21 +99,21 @@ def test_each_component_continues_from_the_last_run_that_had_it(tmp_path):
 
 def test_step_numbers_continue_and_versions_of_another_run_are_dropped():
     replay = SuccessReplay(min_reward=0.0, max_age_updates=3)
-    first = Method(replay={"success_replay": replay})
+    first = MethodComponents(replay={"success_replay": replay})
     drawn = group(1.0)
     first.observe(StepOutcome(5, (drawn,), {}, Random(0)))
-    (before,) = replay.buffer.of(drawn.task.id)
+    (before,) = replay.buffer.get_trajectories(drawn.task.id)
     assert {version for turn in before.trajectory.turns for version in turn.action.versions} != {-1}
     restored = SuccessReplay(min_reward=0.0, max_age_updates=3)
-    second = Method(replay={"success_replay": restored}, steps_before=5)
+    second = MethodComponents(replay={"success_replay": restored}, steps_before=5)
     second.hand_on(json.loads(json.dumps(first.state())))
-    (stored,) = restored.buffer.of(drawn.task.id)
+    (stored,) = restored.buffer.get_trajectories(drawn.task.id)
     assert stored.step == 5
     assert {version for turn in stored.trajectory.turns for version in turn.action.versions} == {-1}
     second.observe(StepOutcome(3, (), {}, Random(0)))  # the eighth of all: 8 - 3 = 5 is still valid
-    assert restored.buffer.of(drawn.task.id, since=restored.steps - restored.max_age_updates)
+    assert restored.buffer.get_trajectories(drawn.task.id, since=restored.steps - restored.max_age_updates)
     second.observe(StepOutcome(4, (), {}, Random(0)))
-    assert not restored.buffer.of(drawn.task.id, since=restored.steps - restored.max_age_updates)
+    assert not restored.buffer.get_trajectories(drawn.task.id, since=restored.steps - restored.max_age_updates)
 
 
 def test_stage_can_start_without_state_and_the_first_stage_continues_from_another_run():

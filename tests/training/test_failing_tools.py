@@ -14,7 +14,7 @@ from whetstone.assembly import assemble, run_preflight_checks
 from whetstone.cli.main import cli
 from whetstone.evaluation.check_result import CheckStatus
 from whetstone.recipe import load_recipe
-from whetstone.rollout import Plan
+from whetstone.rollout import GroupPlan
 from whetstone.training import train
 from whetstone.trajectory import EndReason
 
@@ -138,7 +138,9 @@ def test_doctor_is_undecided_if_its_example_arguments_may_be_the_cause():
 
 def test_unavailable_backend_keeps_its_calls_in_the_record():
     assembly = assemble(recipe("unavailable_order", "environment.tool_attempts=1"))
-    trajectory = asyncio.run(assembly.build_collector(assembly.expert_actor()).sample(Plan(Orders().task(0), seed=0)))
+    trajectory = asyncio.run(
+        assembly.build_collector(assembly.expert_actor()).sample(GroupPlan(Orders().task(0), seed=0))
+    )
     assert trajectory.ended is EndReason.INFRASTRUCTURE
     assert [(call.name, call.outcome) for call in trajectory.calls] == [("unavailable_order", "unavailable")]
     assert trajectory.error.startswith("unavailable_order: ConnectionRefusedError: shop.internal is down")

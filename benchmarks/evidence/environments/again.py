@@ -13,7 +13,7 @@ from whetstone.environments import Environment, Observation, StepResult
 from whetstone.rewards import unary_feedback
 from whetstone.rewards.protocol import needs_private
 from whetstone.rollout.environment_wrappers.try_again import TryAgain
-from whetstone.rollout.protocol import Judge
+from whetstone.rollout.protocol import RewardCallback
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -60,7 +60,7 @@ class TriedAgainAtTheEnd:
     def __init__(self, *, attempts: int = 5) -> None:
         self.again = TryAgain(attempts=attempts)
 
-    def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
+    def __call__(self, environment: Environment, judge: RewardCallback, /) -> Environment:
         """See `EnvironmentWrapper`."""
         return _Either(environment, self.again(environment, judge))
 

@@ -370,7 +370,7 @@ def staleness_is_bounded_by_admission() -> list[Figure]:
 class _Writer:
     """Turns a text into tokens, as a rollout does."""
 
-    def written(self, text: str) -> tuple[int, ...]:
+    def tokenize(self, text: str) -> tuple[int, ...]:
         """One token per word."""
         return tuple(range(100, 100 + len(text.split())))
 

@@ -22,7 +22,7 @@ from whetstone.rewards.efficiency.cost_aware import cost_aware
 from whetstone.rewards.efficiency.ikea import ikea
 from whetstone.rewards.efficiency.otc import Otc, call_efficiency
 from whetstone.rewards.efficiency.self_aware import self_aware
-from whetstone.rewards.efficiency.user_preferences import Preferences
+from whetstone.rewards.efficiency.user_preferences import UserPreferences
 from whetstone.rewards.gated.tool_star import tool_star
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -86,10 +86,10 @@ def cost_decides_among_right_answers_only() -> list[Figure]:
     ]
 
 
-@exact("toolorchestra", of=Preferences)
+@exact("toolorchestra", of=UserPreferences)
 def wishes_decide_among_right_answers_only() -> list[Figure]:
     """Among right answers the preferred tool pays more; a wrong one pays 0, whatever it prefers."""
-    reward = Preferences(outcome=exact_match, prefer={"cheap": 1.0, "dear": -1.0})
+    reward = UserPreferences(outcome=exact_match, prefer={"cheap": 1.0, "dear": -1.0})
     episodes = [make_episode([make_turn("", [(name, "{}")]), make_turn(text)])
                 for name, text in (("cheap", "7"), ("dear", "7"), ("cheap", "8"))]  # fmt: skip
     cheap, dear, wrong = (score.value for score in asyncio.run(reward.compared(episodes, QUESTION)))

@@ -14,7 +14,7 @@ from whetstone.algorithms.schedules.weight_schedules import mixing_weight, repla
 from whetstone.analysis.exact import Figure
 from whetstone.rollout.budget_allocation import BySuccess, HorizonStages
 from whetstone.rollout.context_transforms.budget_line import used_calls
-from whetstone.rollout.context_transforms.demonstration_prompt import Demonstrations
+from whetstone.rollout.context_transforms.demonstration_prompt import DemonstrationPrompt
 from whetstone.rollout.context_transforms.rubric_prompt import group_share, step_share
 from whetstone.rollout.dynamic_sampling.nonzero_variance import NonzeroVariance
 from whetstone.rollout.early_stopping.budget_exhausted import BudgetExhausted
@@ -275,11 +275,11 @@ def criteria_fade_over_the_group_and_the_run() -> list[Figure]:
     ]  # fmt: skip
 
 
-@exact("in-context", of=Demonstrations)
+@exact("in-context", of=DemonstrationPrompt)
 def examples_in_the_prompt_fade_to_zero() -> list[Figure]:
     """The number of examples follows its schedule to 0, all samples of a group read the same ones, and none
     holds the task."""
-    fade = Demonstrations(examples=["one ?", "two", "three", "four"], counts=[(0, 2), (10, 1), (20, 0)])
+    fade = DemonstrationPrompt(examples=["one ?", "two", "three", "four"], counts=[(0, 2), (10, 1), (20, 0)])
     opening = make_searches(0).opening
 
     def prompt(step: int, index: int = 0) -> str:

@@ -42,7 +42,7 @@ from whetstone.record.reader import RunRecord
 from whetstone.record.run_directory import read_json, run_eras, run_recipe
 from whetstone.reporting import Journal, read_trajectories
 from whetstone.rewards import REWARD_FAILED, score_group, score_trajectory
-from whetstone.rollout import Method
+from whetstone.rollout import MethodComponents
 from whetstone.training.budget import budget_fraction_spent
 from whetstone.training.evaluation_loop import member_file
 from whetstone.training.group_mixer import GroupMixer, total_groups
@@ -149,7 +149,7 @@ class Replay:
         return self.record.load(number, chosen if isinstance(chosen, Task) else self.before.source.task(chosen))
 
     async def mixed_groups(
-        self, method: Method, settings: ReinforcementSettings, update: int
+        self, method: MethodComponents, settings: ReinforcementSettings, update: int
     ) -> Mapping[str, Sequence[Group]]:
         """Return the groups that a recorded update mixed in from additional sources (`reinforcement.sources`).
 

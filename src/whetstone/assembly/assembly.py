@@ -62,7 +62,7 @@ from whetstone.rollout import (
     EpisodeLimits,
     EpisodeRecord,
     ExpertActor,
-    Method,
+    MethodComponents,
     PolicyActor,
     Strategy,
 )  # fmt: skip
@@ -244,7 +244,7 @@ class RunComponents:
         return StoredReader(self.resolved, self.chat, self.environment, length, self.skipped_rows, self.say)
 
     @cached_property
-    def method(self) -> Method:
+    def method(self) -> MethodComponents:
         """Rollout components besides the strategy: curriculum, replay, filters and others.
 
         Their state in the checkpoint (`memory`) is loaded.
@@ -462,7 +462,7 @@ class RunComponents:
         return any(name in column_names(function) for function in functions for name in names)
 
     def build_collector(
-        self, actor: Actor, *, record: EpisodeRecord | None = None, method: Method | None = None
+        self, actor: Actor, *, record: EpisodeRecord | None = None, method: MethodComponents | None = None
     ) -> Collector:
         """Build a collector, which samples episodes in which `actor` acts as the policy.
 
@@ -475,7 +475,7 @@ class RunComponents:
                 acts.
         """
         if method is None:
-            method = Method() if isinstance(actor, ExpertActor) else self.method.at_evaluation()
+            method = MethodComponents() if isinstance(actor, ExpertActor) else self.method.at_evaluation()
         recipe = self.resolved.recipe
         limits = EpisodeLimits(
             max_turns=recipe.environment.max_turns,

@@ -45,7 +45,7 @@ from whetstone.policies import CPU, free_memory
 from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings
 from whetstone.recipe.stage_settings import get_data
 from whetstone.reporting.alarms import mismatch_limit
-from whetstone.rollout import ExpertActor, Independent, Plan, make_plans
+from whetstone.rollout import ExpertActor, GroupPlan, Independent, make_plans
 from whetstone.tasks import Expert
 from whetstone.tool_calls import compute_tool_statistics, describe_failing_tools
 from whetstone.tools import CallPolicy, Effect
@@ -297,7 +297,7 @@ class _Probe:
             summary = f"; {called} tools respond to a call with example arguments" if called else ""
             return Check("", CheckStatus.WARN, f"the source has no expert, so no correct call is known{summary}")
         collector = self.assembly.build_collector(self.assembly.expert_actor())
-        self.shown = await collector.sample(Plan(source.task(0), seed=0))
+        self.shown = await collector.sample(GroupPlan(source.task(0), seed=0))
         failing = describe_tool_failures(self.shown.calls)
         if failing:
             return Check("", CheckStatus.FAIL, f"{'; '.join(failing)} (calls of the expert)")
@@ -341,7 +341,7 @@ class _Probe:
         specs = [spec for spec in specs if spec.name not in self.refused]
         for spec in specs:
             actor = ExpertActor(OneCall(spec), self.assembly.chat)
-            played = await self.assembly.build_collector(actor).sample(Plan(self.assembly.source.task(0), seed=0))
+            played = await self.assembly.build_collector(actor).sample(GroupPlan(self.assembly.source.task(0), seed=0))
             failing = describe_tool_failures(played.calls)
             if failing and not any(call.outcome in _NO_RESPONSE for call in played.calls):
                 return judge_failures(failing, [call.error for call in played.calls]), 0
@@ -356,7 +356,7 @@ class _Probe:
             return Check("", CheckStatus.WARN, "skipped: without an expert's episode no correct answer is known")
         actor = ExpertActor(Clueless(), self.assembly.chat)
         wrong = await self.assembly.build_collector(actor).sample(
-            Plan(self.assembly.demonstration_source.task(0), seed=0)
+            GroupPlan(self.assembly.demonstration_source.task(0), seed=0)
         )
         for who, played in (("the expert's", self.shown), ("a wrong", wrong)):
             if played.score is None:

@@ -22,7 +22,7 @@ from whetstone.environments import Environment
 from whetstone.environments.protocol import Seats, TakesSeat, supports_forking
 from whetstone.errors import TaskError
 from whetstone.recipe import DataSettings, Part, Resolved, StoredMixtureSettings
-from whetstone.rollout import Method, Strategy
+from whetstone.rollout import MethodComponents, Strategy
 from whetstone.rollout.budget_allocation import ALLOCATIONS
 from whetstone.rollout.context_rewrites import REWRITES
 from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
@@ -37,11 +37,11 @@ from whetstone.rollout.protocol import (
     ContextTransform,
     DynamicSampling,
     EnvironmentWrapper,
-    Replay,
     Rewrite,
     Start,
     Stop,
     TrajectoryFilter,
+    TrajectoryReplay,
 )
 from whetstone.rollout.replay import REPLAY
 from whetstone.rollout.start_states import STARTS
@@ -92,7 +92,7 @@ def build_method(
     vocabulary: int,
     reader: StoredReader,
     environment_with: Callable[[Mapping[str, Any]], Callable[[], Environment]],
-) -> Method:
+) -> MethodComponents:
     """Build the rollout components of a recipe other than its strategy.
 
     Args:
@@ -130,7 +130,7 @@ def build_method(
             components[part.name] = one(f"rollout.{key}.{k}", part, protocol, built_in)
         return components
 
-    return Method(
+    return MethodComponents(
         curriculum=one("curriculum", recipe.curriculum, Curriculum, CURRICULA),
         allocate=one("rollout.budget_allocation", rollout.budget_allocation, Allocation, ALLOCATIONS),
         start=one("rollout.start_states", rollout.start_states, Start, STARTS),
@@ -140,7 +140,7 @@ def build_method(
         environment_wrapper=one(
             "rollout.environment_wrapper", rollout.environment_wrapper, EnvironmentWrapper, ENVIRONMENT_WRAPPERS
         ),
-        replay=some("replay", rollout.replay, Replay, REPLAY),
+        replay=some("replay", rollout.replay, TrajectoryReplay, REPLAY),
         trajectory_filters=some("trajectory_filters", rollout.trajectory_filters, TrajectoryFilter, TRAJECTORY_FILTERS),
         dynamic_sampling=one("rollout.dynamic_sampling", rollout.dynamic_sampling, DynamicSampling, DYNAMIC_SAMPLING),
         overflow=rollout.on_context_overflow,
@@ -220,7 +220,11 @@ def _sources(
 
 
 def check_method(
-    resolved: Resolved, strategy: Strategy, method: Method, source: Source, environment: Callable[[], Environment]
+    resolved: Resolved,
+    strategy: Strategy,
+    method: MethodComponents,
+    source: Source,
+    environment: Callable[[], Environment],
 ) -> None:
     """Reject rollout components that are incompatible with each other or the environment.
 
@@ -235,7 +239,7 @@ def check_method(
         RecipeError: If two components are incompatible; the message states a remedy.
     """
     recipe = resolved.recipe
-    for name, part in (("strategy", strategy), *method.parts()):
+    for name, part in (("strategy", strategy), *method.named_components()):
         kind, dot, own = name.partition(".")
         of_rollout = f"rollout.{ROLLOUT_KEYS.get(kind, kind)}{dot}{own}"
         of_rollout = f"reinforcement.{name}" if kind == "sources" else of_rollout

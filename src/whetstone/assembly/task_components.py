@@ -52,7 +52,7 @@ def build_reward(resolved: Resolved, **members: Callable[[str], Member]) -> Rewa
     try:
         reward = make_reward({"name": part.name, **part.options}, REWARDS, **members)
         if isinstance(reward, Composed):
-            reward.terms = {name: term.begun(warm_up) for name, term in reward.terms.items()}
+            reward.terms = {name: term.start_fade_at(warm_up) for name, term in reward.terms.items()}
         return reward
     except OptionError as error:
         raise resolved.error(f"reward.{error.key}", error.message) from None

@@ -72,14 +72,14 @@ def chat_command(
 
 def _conversation(
     assembly: RunComponents, engine: Engine, temperature: float, seed: int
-) -> whetstone.rollout.Conversation:
+) -> whetstone.rollout.ChatSession:
     environment = assembly.environment()
     settings = assembly.resolved.recipe.environment
     limits = whetstone.rollout.EpisodeLimits(
         settings.max_turns, assembly.policy.context_length, settings.timeout_seconds
     )
     sampling = assembly.policy_actor(engine, temperature=temperature).sampling
-    return whetstone.rollout.Conversation(
+    return whetstone.rollout.ChatSession(
         environment,
         engine,
         assembly.chat,
@@ -104,11 +104,11 @@ def _lines() -> Iterator[str]:
             yield line.strip()
 
 
-async def _send_line(talk: whetstone.rollout.Conversation, line: str) -> None:
+async def _send_line(talk: whetstone.rollout.ChatSession, line: str) -> None:
     async for message in talk.say(line):
         click.secho(format_message(message), dim=message.role == "tool")
 
 
-async def _close(talk: whetstone.rollout.Conversation, engine: Engine) -> None:
+async def _close(talk: whetstone.rollout.ChatSession, engine: Engine) -> None:
     await talk.close()
     await engine.close()

@@ -22,7 +22,7 @@ from whetstone.scaling.plan_hardware import GPUS, find_gpu
 from whetstone.strict_json import to_json
 
 if TYPE_CHECKING:
-    from whetstone.scaling import Balance, Plan
+    from whetstone.scaling import Balance, PlacementPlan
     from whetstone.training import RunCost, StageCost
 
 
@@ -120,7 +120,7 @@ def _cost_row(stage: StageCost, sign: str) -> list[str]:
     ]
 
 
-def _show(plan: Plan) -> None:
+def _show(plan: PlacementPlan) -> None:
     size = f"{plan.parameters / 1e9:.3g} billion" if plan.parameters >= 1e8 else f"{plan.parameters / 1e6:.3g} million"
     click.secho(f"{size} parameters on {plan.gpus} {plan.gpu}", bold=True)
     click.echo(f"balance: {_balance(plan.balance)}")
@@ -159,7 +159,7 @@ def _show(plan: Plan) -> None:
         click.echo(f"simulated with {plan.simulated_share:.1%} of the cluster")
 
 
-def _show_changes(plan: Plan) -> None:
+def _show_changes(plan: PlacementPlan) -> None:
     if not plan.changes:
         click.echo("no evaluated change gains more than 5 %")
         return

@@ -1,4 +1,4 @@
-"""Custom rewards of other forms: plain numbers as scores, and functions with the signature of TRL or verl.
+"""Adapters for custom rewards: plain numbers as scores, and reward functions with the signature of TRL or verl.
 
     async def f(trajectory, task) -> Score | float | bool          Whetstone
     def f(prompts, completions, answer, **kwargs) -> list[float]   TRL: lists of one element, and columns of the task
@@ -34,25 +34,27 @@ _RETURNS = "return a number, or Score(value, success=…), or Score.unknown(why)
 
 
 class _Array(Protocol):
-    """A number or an array of NumPy or PyTorch."""
+    """Number or array of NumPy or PyTorch."""
 
     ndim: int
 
     def item(self) -> Any:
-        """Return the only element as a number of Python."""
+        """Return the only element as a Python number."""
         ...
 
 
 def to_score(value: Any, name: str = "it") -> Score:
-    """Return a score for the value that a reward returned.
+    """Convert the value that a reward function returned to a `Score`.
+
+    A number of 1 or more, or True, counts as success.
 
     Args:
-        value: A Score, a number or boolean of Python, NumPy or PyTorch.
+        value: A Score, or a number or boolean of Python, NumPy or PyTorch.
         name: Name of the reward in messages.
 
     Raises:
-        TypeError: The value is neither a score nor a number.
-        ValueError: The number is not finite.
+        TypeError: If the value is neither a score nor a number.
+        ValueError: If the number is not finite.
     """
     if isinstance(value, Score):
         return value
@@ -72,14 +74,14 @@ def to_score(value: Any, name: str = "it") -> Score:
 
 
 def adapt_reward(reward: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return an async reward of (trajectory, task) that returns a Score.
+    """Wrap a custom reward as an async function of (trajectory, task) that returns a `Score`.
 
     Args:
-        reward: A function or an object with `__call__`, in one of the forms above; options are bound already.
-        name: Name in messages.
+        reward: Function, or object with `__call__`, in one of the forms of this module; options are already bound.
+        name: Name of the reward in messages.
 
     Raises:
-        RecipeError: The parameters fit none of the forms.
+        RecipeError: If the parameters fit none of the forms.
     """
     try:
         signature = inspect.signature(reward)
@@ -107,15 +109,15 @@ def adapt_reward(reward: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def signature_of_library(reward: Callable[..., Any]) -> bool:
-    """Return whether a function has the signature of TRL or verl."""
+    """Return whether a reward function has the signature of TRL or verl."""
     return bool({"completions", "solution_str"} & set(inspect.signature(reward).parameters))
 
 
 def _bound(signature: inspect.Signature, values: Mapping[str, Any], name: str, task: Task) -> dict[str, Any]:
-    """Return the arguments that the function takes.
+    """Select the arguments that a reward function of TRL or verl takes.
 
     Raises:
-        TypeError: It requires one that the task does not have.
+        TypeError: If the function requires an argument that the task does not have.
     """
     parameters = signature.parameters.values()
     takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
@@ -130,7 +132,7 @@ def _bound(signature: inspect.Signature, values: Mapping[str, Any], name: str, t
 
 
 def _trl_arguments(trajectory: Trajectory, task: Task) -> dict[str, Any]:
-    """Return the arguments of TRL: each a list with one element."""
+    """Return the arguments of a TRL reward function for one episode: lists with one element each."""
     if task.messages:
         prompt: Any = [message.to_openai() for message in task.messages]
         completion: Any = [
@@ -157,7 +159,7 @@ def _verl_arguments(trajectory: Trajectory, task: Task) -> dict[str, Any]:
 
 
 def _score_of(value: Any, name: str) -> Score:
-    """Return the score for the value of a function of TRL (a list of one number) or verl (a number or a mapping)."""
+    """Convert the value of a TRL function (list of one number) or verl function (number or mapping) to a `Score`."""
     if isinstance(value, Mapping):
         if "score" not in value:
             raise TypeError(f'{name} returned a mapping without "score"; return a number or {{"score": number, …}}')

@@ -28,21 +28,24 @@ from whetstone.trajectory import Score, Task, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Components that a recipe can name."""
+    """Named components that `make_reward` can build: rewards by name, and the function that returns a model of
+    `policies`.
+    """
 
     rewards: Mapping[str, Any]
     member: Callable[[str], Member]
 
 
 def _no_member(name: str) -> Member:
-    raise RecipeError(f'"{name}" is a model of a run (`policies`), and there is no run here')
+    raise RecipeError(f'"{name}" is a model of a run (`policies`), and there is no run here; choose another reward')
 
 
 def make_reward(named: Any, built_in: Mapping[str, Any], member: Callable[[str], Member] = _no_member) -> Reward:
-    """Return the reward that a recipe names: a name, a mapping with `name` and options, or a reward itself.
+    """Build the reward that a recipe names.
 
     Args:
-        built_in: Rewards by name.
+        named: Name of a reward, mapping with `name` and options, or an object that is already a reward.
+        built_in: Built-in rewards by name.
         member: Function that returns a model of `policies` by name.
 
     Raises:
@@ -86,7 +89,7 @@ def _build(kind: str, named: Any, known: _Known) -> Any:
 
 
 def _with_options(part: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Return a function of TRL or verl with the options of a recipe bound: any of its parameters."""
+    """Bind options of a recipe to a reward function of TRL or verl; any of its parameters is an option."""
     names = [name for name in inspect.signature(part).parameters if name not in ("completions", "solution_str")]
     for key in options:
         if key not in names:
@@ -95,7 +98,7 @@ def _with_options(part: Callable[..., Any], options: dict[str, Any]) -> Callable
 
 
 def _with_scores(part: type, name: str) -> type:
-    """Return a subclass whose `__call__` is async and returns a Score."""
+    """Return a subclass of a custom reward class whose `__call__` is async and returns a `Score`."""
     call = next((vars(kind)["__call__"] for kind in part.__mro__ if "__call__" in vars(kind)), None)
     if call is None:
         return part
@@ -108,7 +111,7 @@ def _with_scores(part: type, name: str) -> type:
 
 
 def _maker(hint: Any, known: _Known) -> Callable[[Any], Any] | None:
-    """Return the function that builds an option of this type; None if the option is a value."""
+    """Return the function that builds an option from its name in the recipe; None if the option is a plain value."""
     kinds = [kind for kind in (hint, *get_args(hint)) if inspect.isclass(kind)]
     if Reward in kinds:
         return lambda named: _build("reward", named, known)
@@ -122,7 +125,7 @@ def _maker(hint: Any, known: _Known) -> Callable[[Any], Any] | None:
 
 
 def _terms(named: Any, known: _Known) -> dict[str, Term]:
-    """Build terms by name; keys of a term and options of its reward are distinguished by their names."""
+    """Build the terms of a composed reward; keys of a term and options of its reward differ in their names."""
     if not isinstance(named, Mapping) or not named:
         raise RecipeError(f"must be a mapping by name, such as `correct: exact_number`, got {named!r}")
     terms = {}
@@ -145,7 +148,7 @@ def _terms(named: Any, known: _Known) -> dict[str, Term]:
 
 
 def _with_key(key: str, make: Callable[[Any], Any], named: Any) -> Any:
-    """Build an option; errors include its key."""
+    """Build an option; errors are raised with the key of the option."""
     if named is None:
         return None
     try:

@@ -18,7 +18,7 @@ from whetstone.rewards.efficiency.fewest_turns import fewest_turns
 from whetstone.rewards.efficiency.ikea import ikea
 from whetstone.rewards.efficiency.otc import Otc
 from whetstone.rewards.efficiency.self_aware import self_aware
-from whetstone.rewards.efficiency.user_preferences import Preferences
+from whetstone.rewards.efficiency.user_preferences import UserPreferences
 from whetstone.rewards.environment_state.environment_outcome import returns, verdict
 from whetstone.rewards.environment_state.sql_result import sql_result
 from whetstone.rewards.environment_state.state import state
@@ -69,7 +69,7 @@ REWARDS = {
     "otc": Otc,
     "outcome_and_format": outcome_and_format,
     "pattern": pattern,
-    "user_preferences": Preferences,
+    "user_preferences": UserPreferences,
     "pairwise_judge": Preferred,
     "submitted_answer": submitted_answer,
     "returns": returns,

@@ -8,7 +8,7 @@
         tools_ran: {name: executed_calls, weight: 0.1, gate: correct, high: 3}
         format: {name: well_formed, weight: 0.5, fade: {to: 0, over: 100}}
 
-The value is Σ w · gate · factor · bounded(term). Each term is logged by its name.
+The value is Σ w · gate · factor · clamp(term). Each term is logged by its name.
 
 Note: Efficiency and process terms that are added to the outcome, without `gate` or `times`, reward an agent for giving
 up early; `whetstone rewards audit` detects that.
@@ -27,11 +27,11 @@ from whetstone.trajectory import Score, Task, Trajectory
 
 
 class Composed:
-    """Sum of terms.
+    """Reward that sums named terms, each with a weight, and optionally a gate, a factor, a schedule and bounds.
 
     Args:
         terms: Terms by name; see `Term` for the options of a term.
-        success: Name of the term that determines success; None: the first term that defines it.
+        success: Name of the term that determines success; None: the first term that defines success.
 
     Raises:
         RecipeError: If a term refers to an unknown term or to itself.
@@ -40,11 +40,11 @@ class Composed:
     def __init__(self, *, terms: Mapping[str, Term], success: str | None = None) -> None:
         self.terms, self.success = terms, success
         for name, term in terms.items():
-            for other in (*term.gates, *((term.times,) if term.times else ())):
+            for other in (*term.gate_names, *((term.times,) if term.times else ())):
                 if other not in terms:
                     raise RecipeError(f'terms.{name}: no term named "{other}"{did_you_mean(other, terms)}')
                 if other == name:
-                    raise RecipeError(f"terms.{name}: cannot refer to itself")
+                    raise RecipeError(f"terms.{name}: cannot refer to itself; name another term in gate or times")
         if success is not None and success not in terms:
             raise RecipeError(f'success: no term named "{success}"{did_you_mean(success, terms)}')
         self.provides = frozenset(terms).union(*(provided_columns(term.reward) for term in terms.values()))
@@ -52,7 +52,7 @@ class Composed:
             self.compared = self._compared
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Combine the scores of the terms; unknown if one of them is."""
+        """Compute the rewards of all terms and combine them; the score is unknown if the score of a term is unknown."""
         scores = await asyncio.gather(*(term.reward(trajectory, task) for term in self.terms.values()))
         return self._together(trajectory, dict(zip(self.terms, scores, strict=True)))
 
@@ -76,17 +76,17 @@ class Composed:
             if score.invalid:
                 return Score.unknown(f"{name}: {score.invalid}")
         version = oldest_version(trajectory)
-        values = {name: term.bounded(scores[name].value) for name, term in self.terms.items()}
+        values = {name: term.clamp_value(scores[name].value) for name, term in self.terms.items()}
         total, parts = 0.0, {}
         turns: list[float] | None = None
         for name, term in self.terms.items():
             factor = term.weight_at(version)
-            factor *= all(values[other] >= term.at_least for other in term.gates)
+            factor *= all(values[other] >= term.at_least for other in term.gate_names)
             factor *= values[term.times] if term.times is not None else 1.0
             total += factor * values[name]
             parts[name] = values[name]
             parts |= {f"{name}.{part}": value for part, value in scores[name].parts.items() if part != name}
-            if factor != 1.0 or term.fade is not None or term.gates or term.times:
+            if factor != 1.0 or term.fade is not None or term.gate_names or term.times:
                 parts[f"{name}.paid"] = factor * values[name]
             of_turns = scores[name].turns
             if of_turns is not None:
@@ -103,12 +103,12 @@ class Composed:
         return next((score.success for score in scores.values() if score.success is not None), None)
 
     async def close(self) -> None:
-        """Close the rewards of the terms."""
+        """Close the rewards of all terms."""
         for term in self.terms.values():
             await close_reward(term.reward)
 
 
 def oldest_version(trajectory: Trajectory) -> int:
-    """Return the oldest policy version that sampled a token of the trajectory; 0 if there is none."""
+    """Return the oldest version of the weights that sampled a token of the trajectory; 0 if no token has a version."""
     versions = [version for turn in trajectory.turns for version in turn.action.versions if version >= 0]
     return min(versions, default=0)

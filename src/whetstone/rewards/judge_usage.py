@@ -1,4 +1,4 @@
-"""Judges of a reward at any depth, and metrics of their use."""
+"""Judges inside a reward, at any depth, and metrics of their usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whetstone.rewards.judges import Judge
 
 
 def find_judges(reward: Any) -> list[Judge]:
-    """Return all judges in a reward, each once."""
+    """Return all judges in a reward, including those of nested rewards; each judge once."""
     judges: list[Judge] = []
 
     def see(judge: Judge) -> Judge:
@@ -26,7 +26,7 @@ def find_judges(reward: Any) -> list[Judge]:
 
 
 def judge_metrics(reward: Any) -> dict[str, float]:
-    """Return the use of its judges since the start: `judge/requests`, `judge/cost`, …; empty without a judge."""
+    """Return the usage of a reward's judges so far: `judge/requests`, `judge/cost`, …; empty without a judge."""
     total: dict[str, float] = {}
     for judge in find_judges(reward):
         for name, count in asdict(judge.meter).items():
@@ -35,7 +35,10 @@ def judge_metrics(reward: Any) -> dict[str, float]:
 
 
 def replace_judges(reward: Any, changed: Callable[[Judge], Judge]) -> Any:
-    """Return the reward with replaced judges at any depth; the reward itself if it has none."""
+    """Return a copy of a reward in which each judge is replaced by `changed(judge)`, at any depth.
+
+    A reward without judges is returned unchanged.
+    """
     if isinstance(reward, functools.partial):
         keywords = {name: replace_judges(value, changed) for name, value in reward.keywords.items()}
         return functools.partial(reward.func, **keywords)

@@ -12,30 +12,34 @@ from whetstone.trajectory import Score, Task, Trajectory
 
 
 class Reward(Protocol):
-    """Function that depends only on a finished trajectory and its task, so that it is reproducible.
+    """Reward function of a finished trajectory and its task; it must be reproducible.
 
     A recipe may name a plain function or an async one.
 
-    If the score cannot be determined (a judge is down), a reward returns `Score.unknown(why)` or raises. The
-    trajectory is then marked invalid and excluded from the statistics. A failure is never a reward of 0.
+    If the score cannot be determined (a judge is down), a reward returns `Score.unknown(why)` or raises. The trajectory
+    is then marked invalid and excluded from the statistics. A failure is never a reward of 0.
 
     A reward that uses other rewards has keyword arguments of type `Reward`; a recipe names them. The protocols of
     `OPTIONAL` define optional attributes.
     """
 
     async def __call__(self, trajectory: Trajectory, task: Task, /) -> Score:
-        """Return the score of `trajectory`."""
+        """Return the score of a finished trajectory of a task."""
         ...
 
 
 @runtime_checkable
 class GroupReward(Protocol):
-    """Reward that also depends on the other trajectories of the group."""
+    """Reward that also depends on the other trajectories of the group, such as a win rate."""
 
     async def compared(self, trajectories: Sequence[Trajectory], task: Task, /) -> Sequence[Score]:
-        """Return the scores of trajectories of one task, compared with each other.
+        """Score the trajectories of one group in comparison with each other.
 
-        Each trajectory already has the score that it got without the group, and none is invalid.
+        Called when all episodes of the group have ended. Each trajectory already has the score that the reward returned
+        without the group, and none is invalid.
+
+        Returns:
+            One score per trajectory, in the same order.
         """
         ...
 
@@ -43,23 +47,25 @@ class GroupReward(Protocol):
 @runtime_checkable
 class Provides(Protocol):
     """Component that declares the additional columns of its results, so that a recipe can be validated before a run.
-    A function declares them with `provides`."""
+
+    A function declares them with the decorator `provides`.
+    """
 
     provides: Collection[str]
-    """Names; a strategy with `forks` starts episodes in the middle of others."""
+    """Names of the additional columns; a strategy with `forks` starts episodes in the middle of others."""
 
 
 @runtime_checkable
 class NamesTools(Protocol):
-    """Reward for the use of certain tools, which must then exist."""
+    """Reward for the use of certain tools, which the environment must then have."""
 
     tools: Collection[str] | None
-    """Names of the tools; None: any."""
+    """Names of the tools; None: all tools."""
 
 
 @runtime_checkable
 class NeedsPrivate(Protocol):
-    """Reward that requires private data of the task. A function declares it with `needs_private`."""
+    """Reward that requires private data of the task. A function declares it with the decorator `needs_private`."""
 
     private: Collection[str]
     """Required keys of `Task.private`."""
@@ -67,29 +73,31 @@ class NeedsPrivate(Protocol):
 
 @runtime_checkable
 class ChecksTask(Protocol):
-    """Reward that does not support every task; the first task is checked before a run."""
+    """Reward that does not support every task; it checks the first task before a run."""
 
     def check(self, task: Task, /) -> None:
-        """Check that the reward supports the task.
+        """Check that the reward supports a task.
 
         Raises:
-            TaskError: If it does not.
+            TaskError: If the reward does not support the task.
         """
         ...
 
 
 OPTIONAL = (GroupReward, Provides, NamesTools, NeedsPrivate, ChecksTask, HasClose)
-"""Optional protocols of a reward; it may also keep state that is updated after each step."""
+"""Optional protocols of a reward. A reward may also be `Stateful`: its state is updated after each step."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def provides(*names: str) -> Callable[[Function], Function]:
-    """Declare the additional columns of a reward's scores, so that a recipe can be validated before a run.
+    """Declare the additional columns of a reward function's scores; a decorator.
+
+    A recipe whose estimator requires other columns is refused before a run.
 
     Args:
         names: `process_rewards` for `Score.turns`; names of `Score.signals`, one number per turn; names of
-            `Score.parts`, one number per trajectory. Estimators read them by these names.
+            `Score.parts`, one number per trajectory. Estimators read the columns by these names.
     """
 
     def declare(function: Function) -> Function:
@@ -100,7 +108,10 @@ def provides(*names: str) -> Callable[[Function], Function]:
 
 
 def needs_private(*keys: str) -> Callable[[Function], Function]:
-    """Declare the keys of a task's private data that a reward reads; a source without them is rejected before a run."""
+    """Declare the keys of `Task.private` that a reward function reads; a decorator.
+
+    A task source without these keys is refused before a run.
+    """
 
     def declare(function: Function) -> Function:
         function.private = frozenset(keys)  # type: ignore[attr-defined]
@@ -110,19 +121,19 @@ def needs_private(*keys: str) -> Callable[[Function], Function]:
 
 
 def required_private_keys(reward: Callable[..., Any]) -> frozenset[str]:
-    """Return the keys of a task's private data that a reward declares to read."""
+    """Return the keys of `Task.private` that a reward declares to read; empty without a declaration."""
     function = reward.func if isinstance(reward, functools.partial) else reward
     return frozenset(function.private) if implements_protocol(function, NeedsPrivate) else frozenset()
 
 
 def provided_columns(reward: Callable[..., Any]) -> frozenset[str]:
-    """Return the additional columns that a reward declares."""
+    """Return the additional columns that a reward declares to provide; empty without a declaration."""
     function = reward.func if isinstance(reward, functools.partial) else reward
     return frozenset(function.provides) if implements_protocol(function, Provides) else frozenset()
 
 
 async def close_reward(reward: object) -> None:
-    """Close a reward that holds resources."""
+    """Close a reward if it has a `close` method, sync or async."""
     if implements_protocol(reward, HasClose):
         closed = reward.close()
         if closed is not None:

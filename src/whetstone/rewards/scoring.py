@@ -29,9 +29,15 @@ REWARD_FAILED = "the reward failed: "
 async def score_trajectory(
     reward: Reward, trajectory: Trajectory, task: Task, *, seconds: float | None = None
 ) -> Trajectory:
-    """Return the trajectory with its score; without one, and removed, if its end reason or reward is invalid.
+    """Compute the reward of a trajectory and store the score in it.
+
+    If the end reason is invalid or the reward fails, the trajectory has no score and is removed from all statistics;
+    the error names the reason.
 
     Args:
+        reward: Reward of the recipe.
+        trajectory: Finished trajectory.
+        task: Task of the trajectory.
         seconds: Timeout of the reward, in seconds; None: no timeout.
 
     Raises:
@@ -55,10 +61,21 @@ async def score_trajectory(
 async def score_group(
     reward: Reward, trajectories: Sequence[Trajectory], task: Task, *, seconds: float | None = None
 ) -> tuple[Trajectory, ...]:
-    """Return the trajectories of a group, scored relative to each other if the reward is a `GroupReward`.
+    """Score the trajectories of a group in comparison with each other if the reward is a `GroupReward`.
+
+    Trajectories without a score are left out. If the reward fails, all compared trajectories lose their scores.
 
     Args:
+        reward: Reward of the recipe.
+        trajectories: Trajectories of one group, scored by `score_trajectory`.
+        task: Task of the group.
         seconds: Timeout of the reward, in seconds; None: no timeout.
+
+    Returns:
+        The trajectories in the same order; unchanged if the reward does not compare.
+
+    Raises:
+        WhetstoneError: If the user has to fix something, such as a judge that does not exist.
     """
     if not isinstance(reward, GroupReward):
         return tuple(trajectories)
@@ -68,7 +85,9 @@ async def score_group(
         judged = [trajectories[place] for place in places]
         scores = await _within(seconds, call_user_function(reward.compared, judged, task))
         if len(scores) != len(places):
-            raise ValueError(f"it returned {len(scores)} scores for {len(places)} trajectories")
+            raise ValueError(
+                f"it returned {len(scores)} scores for {len(places)} trajectories; return one per trajectory"
+            )
     except WhetstoneError:
         raise
     except (Exception, SystemExit) as failure:
@@ -94,7 +113,9 @@ async def _within(seconds: float | None, judging: Awaitable[Any]) -> Any:
             return await judging
     except TimeoutError:
         if limit.expired():
-            raise InfrastructureError(f"no answer within {seconds:g} s (rollout.reward_timeout_seconds)") from None
+            raise InfrastructureError(
+                f"the reward returned no answer within {seconds:g} s (rollout.reward_timeout_seconds)"
+            ) from None
         raise
 
 
@@ -105,13 +126,13 @@ def _with(trajectory: Trajectory, score: Any, judgments: Sequence[Judgement] = (
     score = _in_numbers(score)
     for name, row in {"turns": score.turns, **score.signals}.items():
         if row is not None and len(row) != len(trajectory.turns):
-            raise ValueError(f"it returned {len(row)} {name} for {len(trajectory.turns)} turns")
+            raise ValueError(f"it returned {len(row)} {name} for {len(trajectory.turns)} turns; return one per turn")
     values = {"value": score.value, **{f"part {name}": value for name, value in score.parts.items()}}
     values |= {f"turn {number}": value for number, value in enumerate(score.turns or ())}
     values |= {f"signal {name}": math.fsum(row) for name, row in score.signals.items()}
     for name, value in values.items():
         if not math.isfinite(value):
-            raise ValueError(f"it returned {value} as {name}")
+            raise ValueError(f"it returned {value} as {name}; return a finite number")
     return replace(trajectory, score=replace(score, judgements=score.judgements or tuple(judgments)))
 
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
         GroupOutcome as GroupOutcome,
         make_plans as make_plans,
     )
-    from whetstone.rollout.conversation import Conversation as Conversation
+    from whetstone.rollout.conversation import ChatSession as ChatSession
     from whetstone.rollout.episode_inputs import EpisodeLimits as EpisodeLimits
-    from whetstone.rollout.method import Method as Method
+    from whetstone.rollout.method import MethodComponents as MethodComponents
     from whetstone.rollout.protocol import (
         Action as Action,
         Actor as Actor,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         EpisodeKey as EpisodeKey,
         EpisodeRecord as EpisodeRecord,
         EpisodeState as EpisodeState,
-        Plan as Plan,
+        GroupPlan as GroupPlan,
         Roller as Roller,
         StepOutcome as StepOutcome,
         Strategy as Strategy,

@@ -24,7 +24,7 @@ _PROBE, _PROBE_SECONDS = "probe", 10.0
 
 @dataclass(frozen=True, slots=True)
 class PolicyActor:
-    """Samples each turn from an engine."""
+    """Actor that samples each turn from an inference engine: the policy in training, or a member of `policies`."""
 
     engine: Engine
     sampling: Sampling
@@ -35,7 +35,7 @@ class PolicyActor:
     owner: ClassVar = "the engine"
 
     async def act(self, moment: ActorInput) -> Action:
-        """Generate one action, seeded by the input."""
+        """Sample the action of one turn with the seed of the input; greedily if the input asks for it."""
         sampling = replace(self.sampling, stop_ids=self.stop_ids, seed=moment.seed)
         if moment.greedy:
             sampling = replace(sampling, temperature=0.0)
@@ -45,11 +45,15 @@ class PolicyActor:
         return Action(tokens, drawn.finish == "stop", drawn.queue_seconds)
 
     def leave(self, episode: str) -> None:
-        """Release the KV cache of the episode."""
+        """Release the KV cache that the engine stores for an episode."""
         self.engine.forget(episode)
 
     async def is_answering(self) -> bool:
-        """Return whether the engine samples one token soon: a long answer of the policy is no failure of the engine."""
+        """Check the health of the engine: return whether it samples one token within 10 seconds.
+
+        Called when the deadline of an episode passes, to distinguish a long response of the policy from a failed
+        engine.
+        """
         prompt = TokenSequence((min(self.stop_ids, default=0),))
         probe = self.engine.generate(GenerateRequest(prompt, Sampling(1), _PROBE))
         try:
@@ -62,57 +66,65 @@ class PolicyActor:
 
 
 def _comparable(drawn: Generation, sampling: Sampling) -> tuple[float, ...]:
-    """Return [T] log-probs of the distribution that the learner computes, without truncation (top-k, top-p, min-p).
+    """Return [T] log-probs before top-k, top-p and min-p truncation, which the learner's log-probs are compared with.
 
     Raises:
-        InfrastructureError: If the engine does not return them.
+        InfrastructureError: If sampling truncates the distribution and the engine returns no untruncated log-probs.
     """
     if sampling.temperature != 1 or not (sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0):
         return drawn.logprobs
     if len(drawn.model_logprobs) != len(drawn.tokens):
-        raise InfrastructureError("the engine returns no log-probs before truncation (top_k, top_p, min_p)")
+        raise InfrastructureError(
+            "the engine returns no log-probs before truncation; remove top_k, top_p and min_p, or choose another engine"
+        )
     return drawn.model_logprobs
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenActor:
-    """A frozen model that plays a role instead of the policy; its tokens have another author and are not trained."""
+    """Actor that samples from a frozen model, which plays a role of a game instead of the policy.
+
+    Its tokens have the author `Author.OTHER_AGENT` and are not trained.
+    """
 
     model: PolicyActor
     owner: ClassVar = "the model in its role"
 
     async def act(self, moment: ActorInput) -> Action:
-        """Generate one action."""
+        """Sample the action of one turn; its tokens are marked as those of another agent."""
         action = await self.model.act(moment)
         return replace(action, tokens=Tokens.from_ids(action.tokens.ids, Author.OTHER_AGENT))
 
     def leave(self, episode: str) -> None:
-        """Release the KV cache of the episode."""
+        """Release the KV cache that the model's engine stores for an episode."""
         self.model.leave(episode)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelActor:
-    """One of the recipe's `models` in a role; its messages are encoded as tokens of the policy."""
+    """Actor that requests messages from one of the recipe's `models`, which plays a role of a game.
+
+    Its messages are tokenized with the policy's tokenizer, have the author `Author.OTHER_AGENT` and are not trained.
+    """
 
     model: FrozenModel
     chat: Chat
     owner: ClassVar = "the model in its role"
 
     async def act(self, moment: ActorInput) -> Action:
-        """Return its next message."""
+        """Request the next message from the model; tool calls get ids that are unique in the episode."""
         response = await self.model.answer(moment.conversation, tools=moment.tools, seed=moment.seed)
         calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(response.tool_calls))
         message = replace(response, tool_calls=calls)
         return Action(Tokens.from_ids(self.chat.write(message, moment.tools), Author.OTHER_AGENT), message=message)
 
     def leave(self, episode: str) -> None:
-        """Do nothing; no state is stored."""
+        """Do nothing: the model stores no data per episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertActor:
-    """Encodes the messages of an expert as the tokens that the policy would have to sample."""
+    """Actor that plays the messages of a task source's expert, as the tokens that the policy would have to sample."""
 
     expert: Expert
     chat: Chat
@@ -120,20 +132,20 @@ class ExpertActor:
     provenance: ClassVar = Provenance.DEMONSTRATED
 
     async def act(self, moment: ActorInput) -> Action:
-        """Return the expert's next message."""
+        """Return the expert's message for the conversation so far, as tokens with the author `Author.EXPERT`."""
         demonstrate = self.expert.demonstrate
         message: Message = await run_in_turn(demonstrate, moment.task, moment.conversation, moment.tools)
         return Action(Tokens.from_ids(self.chat.write(message, moment.tools), Author.EXPERT))
 
     def leave(self, episode: str) -> None:
-        """Do nothing; no state is stored."""
+        """Do nothing: an expert stores no data per episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointActor:
-    """A model at an OpenAI-compatible endpoint, for evaluation only.
+    """Actor that requests messages from an OpenAI-compatible endpoint, for evaluation only.
 
-    It receives messages and tools, which its own server renders; token counts are those of the recipe's chat.
+    The server renders messages and tools with its own chat template. Token counts are those of the recipe's tokenizer.
     """
 
     endpoint: ChatEndpoint
@@ -143,10 +155,10 @@ class EndpointActor:
     owner: ClassVar = "the model at its endpoint"
 
     async def act(self, moment: ActorInput) -> Action:
-        """Return its next message.
+        """Request the next message from the endpoint; tool calls get ids that are unique in the episode.
 
         Raises:
-            InfrastructureError: If the request fails, or the response is not a message.
+            InfrastructureError: If the request fails, or the response is not a valid assistant message.
         """
         options: dict[str, Any] = {
             "temperature": self.temperature,
@@ -166,4 +178,4 @@ class EndpointActor:
         return Action(Tokens.from_ids(ids, Author.OTHER_AGENT), completion.finish != "length", message=message)
 
     def leave(self, episode: str) -> None:
-        """Do nothing; no state is stored."""
+        """Do nothing: the endpoint stores no data per episode."""

@@ -27,11 +27,19 @@ def next_batch(
     groups_per_update: int,
     max_staleness: int,
 ) -> list[int] | None:
-    """Return the groups that the update at `version` takes, ascending; None: it must wait.
+    """Select the groups of the update at `version`; None if the update must wait for a running group.
+
+    The oldest finished groups are selected, unless a group that is left out could then exceed `max_staleness`.
 
     Args:
-        finished: Groups that can be taken: number → version at their start.
-        running: Started groups that cannot be taken yet: number → version at their start.
+        finished: Finished groups: group number → version of the weights when it started.
+        running: Groups that are still running: group number → version of the weights when it started.
+        version: Number of updates made so far.
+        groups_per_update: Number of groups per update.
+        max_staleness: Maximum number of updates between the start of a group and the update that trains it.
+
+    Returns:
+        Group numbers in ascending order, or None.
     """
     if len(finished) < groups_per_update:
         return None

@@ -1,4 +1,4 @@
-"""Interface of the engine and the episode workers of a run that are outside of its process."""
+"""Interface of a cluster: the engine and the episode workers of a run in other processes."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from whetstone.rollout.collector import Collector
 
 
 class Cluster(Protocol):
-    """The engine and the episode workers of a run, in other processes."""
+    """Engine replicas and episode workers of one run in other processes.
+
+    `scaling.ray_cluster.start_ray_cluster` creates it if the recipe sets `scale: ray`.
+    """
 
     @property
     def engine(self) -> Engine:
-        """Return the engine that samples from all replicas."""
+        """Return the engine that distributes requests over all replicas."""
         ...
 
     def distribute_collector(self, collector: Collector) -> Collector:
-        """Return a collector whose groups run in workers if the policy samples them through `engine`.
+        """Return a collector that runs its groups in the episode workers.
 
-        Any other collector is returned unchanged.
+        A collector whose actor does not sample from `engine` is returned unchanged: it plays its groups in this
+        process.
         """
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics `scale/…` of a step, counted since the previous call."""
+        """Return the metrics `scale/…` of one step: counts since the previous call, and current loads."""
         ...
 
     async def close(self) -> None:
-        """Stop all replicas and workers."""
+        """Stop all replicas, workers and judges of the run, and the cluster if the run started it."""
         ...

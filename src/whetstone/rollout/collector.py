@@ -3,10 +3,11 @@
     GroupStream → plans → Collector → outcomes, in the order they finish → GroupStream
     Collector → strategy → GroupSampler → EpisodeRequest → play → Trajectory → GroupSampler
 
-It manages slots, deadlines, retries, records, scores and status. A group only calls its function `play`.
+The collector manages episode slots, deadlines, retries, records, scores and status. A `GroupSampler` requests episodes
+from it by a callback.
 
-A group starts only when a slot is free and no episode waits for one, so tasks may be endless. An episode that waits for
-a tool costs a coroutine; no episode waits for the slowest one.
+A group starts only when a slot is free and no episode waits for one, so the stream of tasks may be endless. An episode
+that waits for a tool costs a coroutine, and no episode waits for the slowest one.
 
 Note:
     A failed episode is not an episode with reward 0. If the end reason is invalid, or the reward cannot be computed,
@@ -34,9 +35,9 @@ from whetstone.rollout.actors import PolicyActor
 from whetstone.rollout.deadlines import GroupClock, MeasuredDeadline
 from whetstone.rollout.episode_inputs import EpisodeLimits, Fork
 from whetstone.rollout.group_sampler import EpisodeRequest, GroupSampler
-from whetstone.rollout.method import Method
+from whetstone.rollout.method import MethodComponents
 from whetstone.rollout.optional_protocols import HasGroupSize
-from whetstone.rollout.protocol import Action, Actor, ActorInput, EpisodeRecord, Plan, Strategy
+from whetstone.rollout.protocol import Action, Actor, ActorInput, EpisodeRecord, GroupPlan, Strategy
 from whetstone.rollout.runner import run_episode
 from whetstone.rollout.staleness_control import Admission
 from whetstone.rollout.status import RolloutStatus, Watch
@@ -47,17 +48,19 @@ from whetstone.trajectory import Author, EndReason, Group, RemovalScope, Task, T
 from whetstone.waiting import DeadlinePassed, Waits, collect_waits, finish_within, waiting_for
 
 _LONGEST_BACK_OFF = 10.0
+"""Maximum number of seconds before a retry of an episode."""
 
 
 @dataclass(slots=True)
 class Collector:
-    """Everything an episode needs, except the task.
+    """Plays episodes concurrently with one environment, actor and reward, and returns scored trajectories and groups.
 
-    Strategies sample through it, each with a `GroupSampler`.
+    `RunComponents.collector` creates one for training and one for evaluations. A strategy samples through a
+    `GroupSampler`, which the collector creates for each group.
     """
 
     environment: Callable[[], Environment]
-    """Creates a new environment for each episode."""
+    """Factory that creates a new environment for each episode."""
     actor: Actor
     chat: Chat
     reward: Reward
@@ -65,33 +68,36 @@ class Collector:
     max_in_flight: int
     """Maximum number of concurrent episodes."""
     infrastructure_retries: int = 2
-    """Number of retries of an episode after a failure of a server, sandbox or engine; then it is invalid."""
+    """Number of retries of an episode after a failure of a server, sandbox or engine; after the last one the episode is
+    invalid."""
     back_off_seconds: float = 0.1
-    """Seconds before the first retry; doubled for each further one."""
+    """Seconds before the first retry; doubled for each further retry, up to 10."""
     busy_seconds: Callable[[], float] | None = None
-    """Returns the total seconds that the engine has computed; used only for the status."""
+    """Function that returns the total seconds that the engine has computed; None: the status reports no engine load."""
     record: EpisodeRecord | None = None
-    """Record of finished turns."""
+    """Record of finished turns, from which episodes resume after a restart; None: turns are not recorded."""
     turn_deadline: MeasuredDeadline = field(default_factory=MeasuredDeadline)
-    """Deadline of one action and its observation."""
+    """Deadline of one turn: an action and its observation."""
     group_deadline: MeasuredDeadline = field(default_factory=MeasuredDeadline)
-    """Deadline from a group's first episode; running ones then end by `timeout`, with their turns."""
+    """Deadline of a group, from the start of its first episode; then running episodes end by `timeout` with the turns
+    so far."""
     reward_timeout_seconds: float | None = None
-    """Deadline of the reward of an episode, or of a group if the reward compares; then there is no score."""
-    method: Method = field(default_factory=Method)
-    """Hooks and components of the method."""
+    """Deadline in seconds of the reward of an episode, or of a group for a group reward; after it there is no score."""
+    method: MethodComponents = field(default_factory=MethodComponents)
+    """Rollout components of the recipe, such as context transforms and stops."""
     others: Mapping[str, Actor] = field(default_factory=dict)
-    """Actors that play instead of the policy, by role."""
+    """Actors that play instead of the policy, by the name of their role."""
     expert: Actor | None = None
-    """Expert for demonstrations that a start state needs."""
+    """Actor that plays demonstrations, which some start states require; None: the task source has no expert."""
     tool_watch: ToolWatch | None = None
-    """Monitor that receives every attempt of an episode."""
+    """Monitor of tool failures; receives the trajectory of every attempt."""
     freed: Callable[[], None] | None = None
-    """Called in the task of each episode when it has ended and its slot is free; not if it only pauses."""
+    """Callback when an episode has ended and its slot is free; called in the task of the episode, but not after a
+    pause."""
     _places: asyncio.Semaphore = field(init=False)
     _vacant: asyncio.Event = field(init=False)
     too_long: int = field(default=0, init=False)
-    """Number of tasks whose prompts leave no room for a response."""
+    """Number of tasks left out because their prompts leave no room for a response."""
     _watch: Watch = field(init=False)
     _beginning: StartupFailureMonitor = field(init=False)
     _room: StartupFailureMonitor = field(init=False)
@@ -108,10 +114,11 @@ class Collector:
             StartupFailureMonitor("tasks", "fits into the model's context"),
         )
 
-    async def sample(self, plan: Plan, *, index: int = 0) -> Trajectory:
+    async def sample(self, plan: GroupPlan, *, index: int = 0) -> Trajectory:
         """Sample one whole episode of the planned group and score it; see `Roller.sample`.
 
-        A task whose prompt leaves no room for a response ends by `context_full`, without a turn and without a score.
+        If the task's prompt leaves no room for a response, the trajectory has the end reason `context_full`, no turn
+        and no score.
 
         Raises:
             NothingScoredError: If none of the first few dozen episodes could be scored.
@@ -126,8 +133,10 @@ class Collector:
         finally:
             await sampler.close()
 
-    async def group(self, plan: Plan, strategy: Strategy) -> Group:
-        """Sample all trajectories of one plan; the group has their costs.
+    async def group(self, plan: GroupPlan, strategy: Strategy) -> Group:
+        """Sample and score all trajectories of one planned group with a strategy.
+
+        The returned group has the costs of all its episodes, including discarded ones.
 
         Raises:
             PromptTooLong: If the task's prompt leaves no room for a response.
@@ -140,7 +149,7 @@ class Collector:
         finally:  # after an exception the task is at fault: no other episode of it runs
             await sampler.close()
         if not clock.is_over:
-            self.group_deadline.add([clock.spent])
+            self.group_deadline.add([clock.elapsed_seconds])
         with self._watched(f"{plan.name}{plan.task.id}"), waiting_for("its reward"):
             trajectories = await score_group(
                 self.reward, group.trajectories, plan.task, seconds=self.reward_timeout_seconds
@@ -152,25 +161,28 @@ class Collector:
         return replace(group, trajectories=trajectories, number=plan.number, costs=sampler.costs)
 
     async def groups(
-        self, plans: Iterable[Plan], strategy: Strategy, *, admission: Admission | None = None
+        self, plans: Iterable[GroupPlan], strategy: Strategy, *, admission: Admission | None = None
     ) -> AsyncIterator[Group]:
-        """Yield the group of each plan, in the order they finish. `plans` is read as slots become free.
+        """Sample a group for each plan and yield the groups in the order in which they finish.
 
-        The group of a task whose prompt leaves no room for a response has no trajectory, and is counted in `too_long`.
+        `plans` is read as slots become free. If a task's prompt leaves no room for a response, its group has no
+        trajectory and is counted in `too_long`.
 
         Args:
-            strategy: Samples the trajectories of each group.
-            admission: Awaited before each group, so that sampling does not run too far ahead of training.
+            plans: Groups to sample; may be endless.
+            strategy: Strategy that samples the trajectories of each group.
+            admission: Staleness control, awaited before each group, so that sampling does not run too far ahead of
+                training.
 
         Raises:
-            WhetstoneError: If nothing can be played, or scored. Groups that finished before are yielded first, the
+            WhetstoneError: If no episode can be played or scored. Groups that finished before are yielded first, the
                 others are cancelled.
         """
 
-        async def admitted() -> AsyncGenerator[Plan]:
+        async def admitted() -> AsyncGenerator[GroupPlan]:
             for plan in plans:
                 if admission is not None:
-                    await admission.enter(plan.number)
+                    await admission.admit_group(plan.number)
                 yield plan
 
         async with aclosing(self.outcomes(admitted(), strategy)) as outcomes:
@@ -184,13 +196,15 @@ class Collector:
                     self._room.record_result(None)
                     yield outcome.group
 
-    async def outcomes(self, plans: AsyncGenerator[Plan], strategy: Strategy) -> AsyncGenerator[GroupOutcome]:
-        """Yield the outcome of each plan, in the order they finish; the caller handles failures.
+    async def outcomes(self, plans: AsyncGenerator[GroupPlan], strategy: Strategy) -> AsyncGenerator[GroupOutcome]:
+        """Sample a group for each plan and yield the outcomes in the order in which they finish.
+
+        In contrast to `groups`, a failure is part of the outcome, and the caller handles it.
 
         Args:
-            plans: Read when a slot is free; the generator may wait. If it raises, the exception is raised after the
-                running groups have finished. It is closed at the end.
-            strategy: Samples the trajectories of each group.
+            plans: Groups to sample, read when a slot is free; the generator may wait. An exception of the generator is
+                raised after the running groups have finished. The generator is closed at the end.
+            strategy: Strategy that samples the trajectories of each group.
         """
         running: set[asyncio.Task[GroupOutcome]] = set()
         finished: asyncio.Queue[asyncio.Task[GroupOutcome] | None] = asyncio.Queue()
@@ -237,35 +251,42 @@ class Collector:
 
     @property
     def moved(self) -> int:
-        """Return a counter that grows with all progress of an engine or environment."""
+        """Return a progress counter: the number of waits for engines, environments, tools and rewards that have ended.
+
+        The watchdog compares two values to detect a run that hangs.
+        """
         return self._watch.moved
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """Return (episode, component it waits for, seconds), the longest wait first."""
+        """Return the current waits of all episodes, the longest first.
+
+        Returns:
+            Tuples (episode id, name of the component that the episode waits for, seconds).
+        """
         now = time.perf_counter()
         doing = [(episode, waits.current_wait()) for episode, waits in list(self._watch.doing.items())]
         waits = [(episode, current[0], now - current[1]) for episode, current in doing if current is not None]
         return sorted(waits, key=lambda wait: -wait[2])
 
     def status(self) -> RolloutStatus:
-        """Return the current status."""
+        """Return the current status: rates, running and queued episodes, stragglers."""
         return self._watch.status(self.busy_seconds() if self.busy_seconds is not None else None)
 
     def conclude(self) -> None:
-        """Record that no further episodes follow.
+        """Check, after the last episode, that at least one episode was scored.
 
         Raises:
-            NothingScoredError: If there were some, and none could be scored.
+            NothingScoredError: If there were episodes and none could be scored.
         """
         self._beginning.conclude()
 
-    async def _outcome(self, plan: Plan, strategy: Strategy) -> GroupOutcome:
+    async def _outcome(self, plan: GroupPlan, strategy: Strategy) -> GroupOutcome:
         try:
             return GroupOutcome(plan, await self.group(plan, strategy))
         except Exception as failure:  # a strategy may raise anything
             return GroupOutcome(plan, Group(plan.task, (), plan.number), failure)
 
-    def _sampler(self, plan: Plan, group_size: int = 1, clock: GroupClock | None = None) -> GroupSampler:
+    def _sampler(self, plan: GroupPlan, group_size: int = 1, clock: GroupClock | None = None) -> GroupSampler:
         return GroupSampler(
             plan,
             partial(self._played, clock or GroupClock(self.group_deadline.seconds)),
@@ -277,7 +298,7 @@ class Collector:
         )
 
     async def _played(self, clock: GroupClock, request: EpisodeRequest) -> Trajectory:
-        """See `EpisodePlayer`."""
+        """Play a requested episode in a slot and score it; see `EpisodePlayer`."""
         self._watch.queued += 1
         self._vacant.clear()
         try:
@@ -298,7 +319,7 @@ class Collector:
                 self._see_vacancy()
                 if over and self.freed is not None:
                     self.freed()
-            trajectory = request.placed(trajectory, fork)
+            trajectory = request.annotate_trajectory(trajectory, fork)
             if request.only_pauses(trajectory):
                 return trajectory
             with waiting_for("its reward"):
@@ -312,7 +333,7 @@ class Collector:
 
     @contextmanager
     def _watched(self, name: str) -> Iterator[None]:
-        """Make the waits of the block visible to the watchdog."""
+        """Register the block's waits under a name, so that the watchdog and `waits` can report them."""
         waits = self._watch.doing[name] = Waits(self._watch.advance)
         try:
             with collect_waits(waits):
@@ -320,11 +341,11 @@ class Collector:
         finally:
             self._watch.doing.pop(name, None)
 
-    async def _demonstrated(self, plan: Plan) -> Trajectory:
-        """Play the expert's episode of the planned task; not scored.
+    async def _demonstrated(self, plan: GroupPlan) -> Trajectory:
+        """Play the expert's episode of the planned task, without a score.
 
         Raises:
-            RecipeError: If there is no expert.
+            RecipeError: If the task source has no expert.
         """
         if self.expert is None:
             needed = "needs an expert, and the task source has none; choose a source with an expert"
@@ -357,7 +378,7 @@ class Collector:
             self._vacant.clear()
 
     async def _attempts(self, request: EpisodeRequest, fork: Fork | None, clock: GroupClock) -> Trajectory:
-        """Play the episode, with retries after failures of the infrastructure."""
+        """Play the episode; retry after failures of the infrastructure, with exponential back-off."""
         id = request.id
         # one player of a game cannot restart without the others
         retries, record = (0, None) if request.seat is not None else (self.infrastructure_retries, self.record)
@@ -376,7 +397,7 @@ class Collector:
                     environment=await self._try_make(),
                     actor=_WatchedActor(actor, self._watch),
                     chat=self.chat,
-                    limits=clock.bound(replace(limits, max_turns=request.max_turns)),
+                    limits=clock.limit_episode(replace(limits, max_turns=request.max_turns)),
                     id=id,
                     seed=request.seed,
                     record=record,
@@ -400,8 +421,10 @@ class Collector:
         return trajectory
 
     async def _make(self) -> Environment:
-        """Create an environment with the method's wrapper, in a thread: constructors of environment and tools may
-        block."""
+        """Create an environment and wrap it with the method's wrapper.
+
+        Runs in a thread, because constructors of environments and tools may block.
+        """
         environment: Environment = await finish_within(
             self.limits.timeout_seconds, call_user_function(self.environment), owner="its environment (constructor)"
         )
@@ -409,7 +432,10 @@ class Collector:
         return wrap(environment, self._judged) if wrap is not None else environment
 
     async def _try_make(self) -> Environment:
-        """Create an environment; if that fails, one that raises the error at reset."""
+        """Create an environment; after an error, return a placeholder whose `reset` raises that error.
+
+        So a failing constructor ends only this episode, like any other error of an environment.
+        """
         try:
             return await self._make()
         except DeadlinePassed as late:
@@ -418,7 +444,7 @@ class Collector:
             return _Unmade(failure)
 
     async def _judged(self, task: Task, actions: Sequence[Message]) -> float | None:
-        """See `Judge`."""
+        """Compute the reward of the actions so far, for an environment wrapper; see `RewardCallback`."""
         nothing = Tokens.from_ids((), Author.ENVIRONMENT)
         turns = tuple(Turn(nothing, nothing, message) for message in actions)
         score = await self.reward(Trajectory("judged", task.id, (), turns, EndReason.TERMINATED), task)
@@ -429,25 +455,26 @@ class Collector:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """Result of a plan."""
+    """Result of one planned group: the group, or the exception that its sampling raised."""
 
-    plan: Plan
+    plan: GroupPlan
     group: Group
-    """The group; without a trajectory if it failed."""
+    """Sampled group; it has no trajectory if the sampling failed."""
     failure: Exception | None = None
-    """Exception of the strategy; `PromptTooLong` if the task leaves no room for a response."""
+    """Exception that the strategy raised; `PromptTooLong` if the task leaves no room for a response; None after
+    success."""
 
 
-def make_plans(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[Plan]:
-    """Yield a plan for each task, with the same seed.
+def make_plans(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[GroupPlan]:
+    """Yield a `GroupPlan` for each task; all have the same seed.
 
-    A task that occurs again is sampled with another seed.
+    A task id that occurs again gets another seed and another prefix of trajectory ids, so that its samples differ.
     """
     seen: Counter[str] = Counter()
     for number, task in enumerate(tasks):
         repeat = seen[task.id]
         seen[task.id] += 1
-        yield Plan(
+        yield GroupPlan(
             task,
             seed=derive_seed(seed, "again", repeat) if repeat else seed,
             number=number,
@@ -457,7 +484,7 @@ def make_plans(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class _WatchedActor:
-    """Counts episodes whose actor is working, as opposed to those that wait for tools."""
+    """Actor wrapper that counts the episodes whose actor is generating, as opposed to those that wait for tools."""
 
     actor: Actor
     watch: Watch
@@ -478,7 +505,7 @@ class _WatchedActor:
 
 @dataclass(frozen=True, slots=True)
 class _Unmade:
-    """Placeholder of an environment whose creation failed."""
+    """Placeholder for an environment whose constructor failed; `reset` and `step` raise the error."""
 
     failure: BaseException
 
@@ -489,4 +516,4 @@ class _Unmade:
         raise self.failure
 
     async def close(self) -> None:
-        """Do nothing; no resource is open."""
+        """Do nothing: there is no environment to close."""

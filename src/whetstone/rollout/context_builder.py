@@ -1,10 +1,10 @@
-"""Builds the contexts of an episode: those the policy reads, and those its actions are trained on if they differ.
+"""Builds the contexts of one episode: those that the policy reads, and those that its actions are trained on.
 
-    environment's messages → views, in order → context;  without them → training context
+    environment's messages → context transforms, in order → context;  without transforms → training context
 
 Note:
     A context transform that makes the context too long must not end the episode, nor be dropped silently. Depending on
-    the recipe it is dropped for the episode, which is marked, or the task is refused.
+    `rollout.on_context_overflow` it is dropped for the episode, which is marked, or the task is refused.
 """
 
 from __future__ import annotations
@@ -20,41 +20,45 @@ from whetstone.rollout.protocol import ContextTransform, EpisodeState
 from whetstone.trajectory import Author, OffPolicy, Tokens, Turn
 
 Overflow = Literal["drop", "refuse"]
+"""Handling of context transforms that do not fit: `drop` them for the episode, or `refuse` the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """A suspended conversation, while the episode continues in another one."""
+    """Suspended conversation of an episode that continues in another conversation."""
 
     place: _Place
     turn: Turn
-    """Last turn of the conversation, without an observation so far."""
+    """Last turn of the suspended conversation; its observation arrives when the episode returns to it."""
     messages: tuple[Message, ...]
-    """All messages of the conversation, including the turn."""
+    """All messages of the suspended conversation, including its last turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Contexts of the next action."""
+    """Contexts of the next action in the current conversation."""
 
     seen: Context
+    """Context that the policy reads."""
     plain: Context | None
+    """Context without the transforms, if actions are trained on it; None: trained on `seen`."""
     num_messages: int
     """Number of messages of the conversation so far."""
     number: int = 0
-    """Number of its conversation."""
+    """Number of the current conversation."""
     left: Mapping[int, _Left] = field(default_factory=dict)
-    """Suspended conversations, by number."""
+    """Suspended conversations by their numbers."""
 
 
 class ContextBuilder:
-    """Builder of the contexts of one episode.
+    """Builds the contexts of one episode turn by turn. The runner creates one for each episode.
 
     Args:
+        chat: Renders messages to tokens.
         views: Context transforms, applied in this order; each receives the output of the previous one.
         context_length: Maximum number of tokens in the model's context.
-        overflow: Action if a context transform does not fit.
-        history: Whether `back_to` can be called; otherwise only the last context is stored.
+        overflow: Handling of a context transform that does not fit.
+        history: Whether `rewind_to` can be called; if not, only the last context is stored.
     """
 
     def __init__(
@@ -77,79 +81,87 @@ class ContextBuilder:
 
     @property
     def has_context(self) -> bool:
-        """Return whether the episode has a context."""
+        """Return whether `open_context` was called, so that a next context exists."""
         return bool(self._places)
 
     @property
-    def seen(self) -> Context:
-        """Return the context of the next action."""
+    def next_context(self) -> Context:
+        """Return the context in which the next action is sampled."""
         return self._places[-1].seen
 
     @property
-    def number(self) -> int:
-        """Return the number of the conversation that the next action belongs to."""
+    def conversation_number(self) -> int:
+        """Return the number of the current conversation, from 0; an agent can hold several conversations."""
         return self._places[-1].number
 
     @property
     def training_context(self) -> Tokens | None:
-        """Return the context that the next action is trained in, if it differs."""
+        """Return the tokens of the context that the next action is trained on; None if it is the sampled context."""
         plain = self._places[-1].plain
         return Tokens.from_ids(plain.tokens, Author.ENVIRONMENT) if plain is not None else None
 
-    def open(
-        self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState
+    def open_context(
+        self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], state: EpisodeState
     ) -> tuple[Message, ...]:
-        """Start the context; return the initial messages as the policy reads them.
+        """Render the initial messages of the environment as the first context.
+
+        Returns:
+            The initial messages after the context transforms.
 
         Raises:
-            PromptTooLong: If they leave no room for a response: with the transforms, if those may not be dropped.
+            PromptTooLong: If the messages leave no room for a response, or the transformed ones with `overflow:
+                refuse`.
         """
         self._places.clear()
-        return self._opened(messages, tools, so_far)
+        return self._opened(messages, tools, state)
 
     def _opened(
         self,
         messages: tuple[Message, ...],
         tools: Sequence[ToolSpec],
-        so_far: EpisodeState,
+        state: EpisodeState,
         number: int = 0,
         left: Mapping[int, _Left] = MappingProxyType({}),
     ) -> tuple[Message, ...]:
         plain = self.chat.open(messages, tools)
         transformed, seen = messages, plain
         for view in self.views:
-            transformed = view.opening(transformed, so_far)
+            transformed = view.opening(transformed, state)
         if transformed != messages:
             seen = self.chat.open(transformed, tools)
             if len(seen.ids) >= self.context_length > len(plain.ids):
-                transformed, seen = self._drop_transforms(so_far, len(seen.ids), messages, plain)
+                transformed, seen = self._drop_transforms(state, len(seen.ids), messages, plain)
         if len(seen.ids) >= self.context_length:
             raise PromptTooLong(
-                f"task {so_far.occasion.task.id}: its prompt is {len(seen.ids)} tokens, the context "
+                f"task {state.episode_key.task.id}: its prompt has {len(seen.ids)} tokens, and the model's context "
                 f"{self.context_length}; shorten the prompt or use a model with a longer context"
             )
         self.conversation[:] = transformed
         self._stand(seen, plain if self._differs(transformed != messages) else None, number, left)
         return transformed
 
-    def answer(self, turn: Turn, so_far: EpisodeState) -> tuple[Message, ...]:
-        """Add a turn and its observation; return the observation as the policy reads it."""
+    def add_turn(self, turn: Turn, state: EpisodeState) -> tuple[Message, ...]:
+        """Append a turn and its observation to the context.
+
+        Returns:
+            The messages of the observation after the context transforms.
+        """
         self.conversation.append(turn.message)
-        return self._answered(turn, turn.observation, self._places[-1], so_far)
+        return self._answered(turn, turn.observation, self._places[-1], state)
 
     def _answered(
-        self, turn: Turn, messages: tuple[Message, ...], place: _Place, so_far: EpisodeState
+        self, turn: Turn, messages: tuple[Message, ...], place: _Place, state: EpisodeState
     ) -> tuple[Message, ...]:
-        """Add the messages that follow a turn of this place."""
+        """Append the messages that follow a turn to the context of this place, and return them transformed."""
         ids = turn.action.ids
         transformed = messages
         for view in self.views:
-            transformed = view.observation(transformed, so_far)
+            transformed = view.observation(transformed, state)
         seen = self.chat.extend(place.seen, ids, transformed)
         if transformed != messages and len(seen.ids) >= self.context_length:
             without = self.chat.extend(place.seen, ids, messages)
             if len(without.ids) < self.context_length:
-                transformed, seen = self._drop_transforms(so_far, len(seen.ids), messages, without)
+                transformed, seen = self._drop_transforms(state, len(seen.ids), messages, without)
         plain = place.plain
         if plain is None and self._differs(transformed != messages):
             plain = place.seen
@@ -158,30 +170,31 @@ class ContextBuilder:
         self._stand(seen, extended, place.number, place.left)
         return transformed
 
-    def as_it_was(self, turn: Turn) -> None:
-        """Add a recorded turn and its observation unchanged."""
+    def restore_turn(self, turn: Turn) -> None:
+        """Append a recorded turn and its observation without applying context transforms again."""
         place, ids = self._places[-1], turn.action.ids
         plain = self.chat.extend(place.plain, ids, turn.observation) if place.plain is not None else None
         self._add(turn.message, turn.observation, self.chat.extend(place.seen, ids, turn.observation), plain)
 
-    def replace_context(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState) -> None:
-        """Replace the context by these messages, transformed."""
+    def replace_context(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], state: EpisodeState) -> None:
+        """Replace the context by these messages, transformed as initial messages; used after a context rewrite."""
         place = self._places.pop()  # replaces the context of the next action
-        self._opened(messages, tools, so_far, place.number, place.left)
+        self._opened(messages, tools, state, place.number, place.left)
 
     def switch_context(
-        self, turn: Turn, number: int, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState
+        self, turn: Turn, number: int, messages: tuple[Message, ...], tools: Sequence[ToolSpec], state: EpisodeState
     ) -> tuple[Message, ...]:
-        """Continue in another conversation after a turn of the current one, or start one.
+        """Continue the episode in another conversation after a turn of the current one.
 
         Args:
             turn: Last turn of the current conversation.
             number: Number of the other conversation; below 0: a new one.
             messages: New messages of the other conversation.
             tools: Tools of the other conversation.
+            state: State of the episode that context transforms receive.
 
         Returns:
-            The messages as the policy reads them.
+            The new messages after the context transforms.
         """
         current = self._places[-1]
         left = dict(current.left)
@@ -189,37 +202,45 @@ class ContextBuilder:
             number = 1 + max([current.number, *left])
         left[current.number] = _Left(current, turn, (*self.conversation, turn.message))
         if number not in left:
-            return self._opened(messages, tools, so_far, number, left)
+            return self._opened(messages, tools, state, number, left)
         back = left.pop(number)
         self.conversation[:] = back.messages
-        return self._answered(back.turn, messages, replace(back.place, left=left), so_far)
+        return self._answered(back.turn, messages, replace(back.place, left=left), state)
 
     def replace_turn(self, turn: Turn, ids: Sequence[int], message: Message) -> None:
-        """Add a turn and its observation, with `message` instead of the action, which is not in the history."""
+        """Append a turn whose history contains another message than its sampled action, and start a new segment.
+
+        Used if the environment executed a modified action.
+
+        Args:
+            turn: Turn with its observation.
+            ids: Tokens of `message`.
+            message: Message that the history contains instead of the sampled action.
+        """
         place = self._places[-1]
         seen = self.chat.extend(place.seen, ids, turn.observation)
         plain = self.chat.extend(place.plain, ids, turn.observation) if place.plain is not None else None
         self._add(message, turn.observation, replace(seen, new=seen.tokens, opens_segment=True), plain)
 
-    def back_to(self, number: int) -> None:
-        """Restore the context of action `number` as that of the next action."""
+    def rewind_to(self, number: int) -> None:
+        """Restore the context of the action with this number, from 0, as the next context; requires `history`."""
         del self._places[number + 1 :]
         del self.conversation[self._places[-1].num_messages :]
 
     def _drop_transforms(
-        self, so_far: EpisodeState, tokens: int, messages: tuple[Message, ...], context: Context
+        self, state: EpisodeState, tokens: int, messages: tuple[Message, ...], context: Context
     ) -> tuple[tuple[Message, ...], Context]:
         if self.overflow == "refuse":
             names = ", ".join(type(view).__name__ for view in self.views)
             raise PromptTooLong(
-                f"task {so_far.occasion.task.id}: with {names} its prompt is {tokens} tokens, the context "
-                f"{self.context_length}; shorten these texts, or set rollout.on_context_overflow: drop"
+                f"task {state.episode_key.task.id}: with {names} its prompt has {tokens} tokens, and the model's "
+                f"context {self.context_length}; shorten these texts, or set rollout.on_context_overflow: drop"
             )
         self.dropped = True
         return messages, context
 
     def _differs(self, shown_something: bool) -> bool:
-        """Return whether actions are trained in another context than they are sampled in."""
+        """Return whether actions are trained on another context than they are sampled in."""
         untrained = [view for view in self.views if view.trained_on == "original"]
         if not untrained or not shown_something:
             return False
@@ -231,7 +252,7 @@ class ContextBuilder:
         self._stand(seen, plain, self._places[-1].number, self._places[-1].left)
 
     def _stand(self, seen: Context, plain: Context | None, number: int, left: Mapping[int, _Left]) -> None:
-        """Store the context of the next action. Contexts grow, so earlier ones are stored only if needed."""
+        """Store the contexts of the next action; earlier contexts are stored only with `history`."""
         if not self.history:
             self._places.clear()
         self._places.append(_Place(seen, plain, len(self.conversation), number, left))

@@ -24,13 +24,17 @@ from whetstone.trajectory import Task
 _EPISODE = "conversation"
 
 
-class Conversation:
-    """One conversation.
+class ChatSession:
+    """Interactive session of a user with a policy that has tools; used by `whetstone chat`.
 
     Args:
-        task: Task that sets up the environment of the tools; its prompt is not used.
+        environment: Environment that executes the tool calls.
+        engine: Engine that samples the policy.
+        chat: Renders messages to tokens and parses tool calls.
+        task: Task that sets up the environment of the tools; its prompt is replaced by the first line of the user.
         sampling: Sampling parameters; `stop_ids` and `seed` are set for each turn.
-        limits: Limits; `max_turns` is per line of the user.
+        limits: Limits of an episode; `max_turns` applies to each line of the user.
+        seed: Random seed of the session.
     """
 
     def __init__(
@@ -46,16 +50,19 @@ class Conversation:
         self._turn = 0
 
     async def say(self, line: str) -> AsyncIterator[Message]:
-        """Yield the messages of the policy and of its tools, until the policy responds without a call.
+        """Send a line of the user and yield the messages of the policy and its tools as they arrive.
+
+        The last message is the policy's response without a tool call, unless `max_turns` is reached or the environment
+        ends the episode.
 
         Raises:
-            PromptTooLong: If the conversation leaves no room in the model's context.
+            PromptTooLong: If the conversation leaves no room for a response in the model's context.
         """
         context = await self._extend_context(line)
         for _ in range(self._limits.max_turns):
             if len(context.ids) >= self._limits.context_length:
                 raise PromptTooLong(
-                    f"the conversation fills the model's context of {self._limits.context_length:,} tokens"
+                    f"the conversation fills the model's context of {self._limits.context_length:,} tokens; start again"
                 )
             seed = derive_seed(self._seed, _EPISODE, self._turn)
             sampling = replace(self._sampling, stop_ids=self._chat.stop_ids, seed=seed)
@@ -74,12 +81,12 @@ class Conversation:
                 return
 
     async def close(self) -> None:
-        """Release the engine's cache and close the environment."""
+        """Release the engine's KV cache of the session and close the environment."""
         self._engine.forget(_EPISODE)
         await call_user_function(self._environment.close)
 
     async def _extend_context(self, line: str) -> Context:
-        """Return the context up to the last line of the user."""
+        """Append a line of the user to the context; the first line resets the environment."""
         if self._context is not None:
             return self._chat.extend(self._context, self._said, [user(line)])
         task = replace(self._task, prompt=line)

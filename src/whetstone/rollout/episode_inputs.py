@@ -1,4 +1,4 @@
-"""Inputs of an episode: its limits, the turns shared with another episode, and the hooks of a method."""
+"""Inputs of an episode: limits, the fork point at which it starts, and the hooks of a recipe's rollout components."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whetstone.waiting import CLOSE_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLimits:
-    """Limits of an episode."""
+    """EpisodeLimits of the turns, context length and duration of an episode."""
 
     max_turns: int
     context_length: int
@@ -22,45 +22,46 @@ class EpisodeLimits:
     timeout_seconds: float
     """Deadline in seconds from reset to end, waiting included."""
     turn_timeout_seconds: float | None = None
-    """Deadline in seconds of one action and its observation, waiting included; None: only that of the episode."""
+    """Deadline in seconds of one action and its observation, waiting included; None: only the episode has a deadline.
+    """
 
     @property
     def close_seconds(self) -> float:
-        """Return the deadline for closing the environment at the end of the episode."""
+        """Return the maximum number of seconds for closing the environment at the end of an episode."""
         return min(self.timeout_seconds, CLOSE_SECONDS) or CLOSE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Point at which an episode forks from another."""
+    """Fork point: the turns that an episode shares with another one, and the environment state after them."""
 
     turns: tuple[Turn, ...]
-    """Shared turns: the same objects in both."""
+    """Shared turns, the same objects in both episodes."""
     environment_seed: int
-    """Seed of the other episode's environment."""
+    """Seed of the environment of the other episode."""
     splice: Splice | None = None
-    """Tokens at the start of its first new action."""
+    """Tokens with which the first new action starts; None: the policy samples all of it."""
     snapshot: Any = None
-    """Snapshot of the environment after those turns; None: the turns are replayed."""
+    """Snapshot of the environment after the shared turns; None: the turns are replayed in a new environment."""
 
 
 @dataclass(slots=True)
 class EpisodeHooks:
-    """Hooks of a method for one episode."""
+    """Rollout components and callbacks that apply to one episode. `GroupSampler` creates it; the runner calls it."""
 
-    occasion: EpisodeKey
+    episode_key: EpisodeKey
     context_transforms: tuple[ContextTransform, ...] = ()
     stops: tuple[tuple[str, Stop], ...] = ()
-    """Stops by name."""
+    """Early-stopping components with their names, which become marks of stopped episodes."""
     rewrites: tuple[Rewrite, ...] = ()
     overflow: Overflow = "drop"
     siblings: Siblings = field(default_factory=Siblings)
-    """Progress of the group's episodes; each episode updates it."""
+    """Progress of all episodes of the group; the runner updates the entry of its episode."""
     costs: Costs = field(default_factory=Costs)
-    """Costs of the episode, including failed attempts."""
+    """Costs of the episode so far, including failed attempts."""
     on_turn: Callable[[Turn], None] = lambda turn: None
-    """Called with each turn after which the episode continues."""
+    """Callback after each turn that does not end the episode."""
     restarted: Callable[[], None] = lambda: None
-    """Called if the episode is played again: earlier turns do not count."""
+    """Callback before the episode is played again; its earlier turns are discarded."""
     snapshots: dict[int, Any] | None = None
-    """Number of turns → snapshot of the environment after them; None: no snapshots are taken."""
+    """Snapshots of the environment by the number of turns before them; None: no snapshots are taken."""

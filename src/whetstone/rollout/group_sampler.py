@@ -1,15 +1,17 @@
-"""Sampling interface of one group: samples and forks episodes with the hooks of the recipe's method.
+"""Group sampler: samples and forks the episodes of one group, with the hooks of the recipe's rollout components.
 
-The group creates its requests. Each request is complete: the player needs nothing else from the group.
+The sampler creates an `EpisodeRequest` for each episode. A request contains everything that the collector needs to play
+the episode.
 
 Note:
-    An episode can fork from a running one. They share the turns that were finished at the time of the request; if the
-    parent is then played again, because a server failed, they share nothing.
+    An episode can fork from a running one. They share the turns that were finished at the time of the request. If the
+    parent is later played again, because a server failed, the two episodes share no turns.
 """
 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,12 +20,12 @@ from typing import Any
 
 from whetstone.environments.protocol import SeatRequest
 from whetstone.rollout.episode_inputs import EpisodeHooks, Fork
-from whetstone.rollout.method import Method
+from whetstone.rollout.method import MethodComponents
 from whetstone.rollout.protocol import (
     ContextTransform,
     EpisodeKey,
     GroupBudget,
-    Plan,
+    GroupPlan,
     Running,
     Siblings,
     Splice,
@@ -36,13 +38,14 @@ from whetstone.trajectory import Costs, EndReason, RemovalScope, Task, Trajector
 
 @dataclass(slots=True)
 class RunningEpisode:
-    """See `Running`."""
+    """Running episode of a group, whose turns can be read before it ends; see `Running`."""
 
     id: str
     turns: list[Turn] = field(default_factory=list)
     environment_seed: int = 0
-    """Seed of its environment."""
+    """Seed of the episode's environment."""
     snapshots: dict[int, Any] = field(default_factory=dict)
+    """Snapshots of the environment by the number of turns before them."""
     task: asyncio.Task[Trajectory] | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -67,57 +70,60 @@ class RunningEpisode:
         return await asyncio.shield(self.task)
 
     @property
-    def over(self) -> tuple[Turn, ...]:
-        """Return its turns so far."""
+    def turns_so_far(self) -> tuple[Turn, ...]:
+        """Return the turns that have finished so far; all turns if the episode has ended."""
         assert self.task is not None
         return self.task.result().turns if self.task.done() else tuple(self.turns)
 
     def observe(self, turn: Turn) -> None:
-        """Add a finished turn."""
+        """Append a finished turn and wake up callers of `turn`."""
         self.turns.append(turn)
         self._changed.set()
 
     def forget(self) -> None:
-        """Discard the turns: the episode is played again from its start."""
+        """Discard all turns, because the episode restarts after a failure."""
         self.turns.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """Request of a group for an episode, with everything that is needed to play it."""
+    """Request of a group sampler to play one episode, with all inputs that the collector needs."""
 
     id: str
     task: Task
     seed: int
     hooks: EpisodeHooks
     begins: Callable[[], Awaitable[Fork | None]]
-    """Function that returns the start of the episode; None: the reset state. Awaited when the episode has its slot,
-    since an expert may have to be played first, in that slot."""
+    """Function that returns the fork point at which the episode starts; None: the reset state. It is awaited when the
+    episode has its slot, because an expert may have to be played first in that slot."""
     max_turns: int
-    """Number of turns after which it ends or pauses."""
+    """Number of turns after which the episode ends or pauses."""
     whole_turns: int
-    """Number of turns after which an episode of the group ends."""
+    """Number of turns after which an unpaused episode of the group ends."""
     parent: str | None = None
-    """Id of the episode it forks from."""
+    """Id of the episode that this one forks from; None: no fork."""
     shared: tuple[Turn, ...] = ()
-    """Turns shared with the parent."""
+    """Turns that the episode shares with its parent."""
     greedy: bool = False
     seat: SeatRequest | None = None
-    """Its seat in a game of several players; None: the policy is the only player."""
+    """Seat of the episode in a game of several players; None: the policy is the only player."""
     hinted: bool = False
-    """Whether it has a context transform that its siblings do not have."""
+    """Whether the episode has a context transform that the other episodes of its group do not have."""
 
     @property
     def role(self) -> str:
-        """Return the name of its role; empty if the policy is the only player."""
+        """Return the name of the role that the episode plays; empty if the policy is the only player."""
         return self.seat.role if self.seat is not None else ""
 
     def only_pauses(self, trajectory: Trajectory) -> bool:
-        """Return whether its end is a pause: the episode is continued from there, so it is not scored."""
+        """Return whether the trajectory ended by a temporary limit of turns, after which the strategy continues it.
+
+        A paused episode is not scored.
+        """
         return trajectory.ended is EndReason.MAX_TURNS and len(trajectory.turns) < self.whole_turns
 
-    def placed(self, trajectory: Trajectory, fork: Fork | None) -> Trajectory:
-        """Return the trajectory with its parent, role and marks."""
+    def annotate_trajectory(self, trajectory: Trajectory, fork: Fork | None) -> Trajectory:
+        """Return the trajectory with its parent, its role, and the marks `started_later` and `hinted` if they apply."""
         count = len(self.shared)
         marks = trajectory.marks
         if self.parent is not None and trajectory.turns[:count] == self.shared:
@@ -130,35 +136,39 @@ class EpisodeRequest:
 
 
 EpisodePlayer = Callable[[EpisodeRequest], Awaitable[Trajectory]]
-"""Plays a requested episode when a slot is free: the trajectory, scored unless it only pauses."""
+"""Function that plays a requested episode when a slot is free and returns its trajectory, scored unless the episode
+only pauses."""
 
 
 class GroupSampler:
-    """Sampler of one group; see `Roller`.
+    """Samples the episodes of one group; the implementation of `Roller` that strategies receive.
+
+    `Collector` creates one per group and closes it when the strategy returns.
 
     Args:
-        play: Plays its episodes.
-        method: Hooks for each of them.
-        max_turns: Maximum number of turns per episode, unless the recipe allocates another one.
-        encode: Tokenizes a text.
-        demonstrate: Plays the expert's episode, for a start state that needs one.
-        group_size: Number of episodes, unless the recipe allocates another one.
+        plan: Group to sample.
+        play: Function that plays a requested episode.
+        method: Rollout components that apply to each episode.
+        max_turns: Maximum number of turns per episode, unless the recipe's budget allocation sets another one.
+        encode: Function that tokenizes a text.
+        demonstrate: Function that plays the expert's episode, for a start state that needs a demonstration.
+        group_size: Number of episodes, unless the recipe's budget allocation sets another one.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: GroupPlan,
         play: EpisodePlayer,
         *,
-        method: Method,
+        method: MethodComponents,
         max_turns: int,
         encode: Callable[[str], tuple[int, ...]],
         demonstrate: Callable[[], Awaitable[Trajectory]],
         group_size: int = 1,
     ) -> None:
         self.plan, self.method = plan, method
-        self.occasion = EpisodeKey(plan.task, plan.seed, plan.step, 0, group_size)
-        allowance = method.allocate(self.occasion) if method.allocate is not None else GroupBudget()
+        self.episode_key = EpisodeKey(plan.task, plan.seed, plan.step, 0, group_size)
+        allowance = method.allocate(self.episode_key) if method.allocate is not None else GroupBudget()
         self.max_turns = max_turns if allowance.max_turns is None else allowance.max_turns
         """See `Roller.max_turns`."""
         self.costs = Costs()
@@ -169,15 +179,26 @@ class GroupSampler:
         self._running: dict[str, RunningEpisode] = {}
         self._start: asyncio.Task[StartPrefix | None] | None = None
 
+    @property
+    def occasion(self) -> EpisodeKey:
+        """Return `episode_key`, by its name in earlier releases."""
+        warnings.warn("Roller.occasion was renamed to Roller.episode_key", DeprecationWarning, stacklevel=2)
+        return self.episode_key
+
     def samples(self, usual: int) -> int:
         """See `Roller.samples`."""
         size = usual if self._group_size is None else self._group_size
-        self.occasion = replace(self.occasion, group_size=size)
+        self.episode_key = replace(self.episode_key, group_size=size)
         return size
 
-    def written(self, text: str) -> tuple[int, ...]:
-        """See `Roller.written`."""
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """See `Roller.tokenize`."""
         return self._encode(text)
+
+    def written(self, text: str) -> tuple[int, ...]:
+        """Tokenize a text; the name of `tokenize` in earlier releases."""
+        warnings.warn("Roller.written was renamed to Roller.tokenize", DeprecationWarning, stacklevel=2)
+        return self.tokenize(text)
 
     def random(self, index: int) -> Random:
         """See `Roller.random`."""
@@ -219,7 +240,7 @@ class GroupSampler:
         if parent is None:
             return self._begin(index)
         assert isinstance(parent, RunningEpisode)
-        return self._begin(index, parent=parent, shared=parent.over[:turns])
+        return self._begin(index, parent=parent, shared=parent.turns_so_far[:turns])
 
     def _begin(
         self,
@@ -266,7 +287,7 @@ class GroupSampler:
         return replace(trajectory, greedy=True, removal=RemovalScope.BEFORE_BASELINE) if request.greedy else trajectory
 
     async def close(self) -> None:
-        """Cancel all its episodes."""
+        """Cancel all running episodes of the group and wait until they have stopped."""
         tasks: list[asyncio.Task[Any] | None] = [self._start, *(running.task for running in self._running.values())]
         begun = [task for task in tasks if task is not None]
         for task in begun:
@@ -278,15 +299,15 @@ class GroupSampler:
         return await self._demonstrate(), self._environment_seed(0)
 
     def _seat(self, role: str, index: int, table: int | None) -> SeatRequest:
-        """Return the seat of a role in one of the games of the group, or in a separate game."""
+        """Return the seat of a role in game number `table` of the group, or in a separate game if `table` is None."""
         seed = derive_seed(self.plan.seed, self.plan.task.id, "table", index if table is None else table)
         return SeatRequest(role, f"{self.plan.name}{self.plan.task.id}/{seed}" if table is not None else "", seed)
 
     def _hooks(self, running: RunningEpisode, index: int, view: ContextTransform | None) -> EpisodeHooks:
-        """Return the hooks of an episode."""
+        """Return the context transforms, stops, rewrites and callbacks of one episode."""
         method = self.method
         return EpisodeHooks(
-            occasion=replace(self.occasion, index=index),
+            episode_key=replace(self.episode_key, index=index),
             context_transforms=(*(method.context_transforms or {}).values(), *([view] if view is not None else [])),
             stops=tuple((method.stops or {}).items()),
             rewrites=tuple((method.rewrites or {}).values()),
@@ -298,7 +319,7 @@ class GroupSampler:
         )
 
     async def _started(self, running: RunningEpisode, index: int) -> Fork | None:
-        """Return the common start of the group's episodes; None if there is none."""
+        """Return the start state that all episodes of the group share; None if they start from the reset state."""
         prefix = await self._prefix()
         running.environment_seed = prefix.environment_seed if prefix is not None else self._environment_seed(index)
         return None if prefix is None else Fork(prefix.turns, prefix.environment_seed)
@@ -311,17 +332,17 @@ class GroupSampler:
         return await asyncio.shield(self._start)
 
     async def _compute_prefix(self, start: Start) -> StartPrefix | None:
-        prefix = await start(self.occasion, self)
+        prefix = await start(self.episode_key, self)
         return prefix if prefix is not None and prefix.turns else None
 
     def _environment_seed(self, index: int) -> int:
-        """Return the seed of the environment of an episode that starts from the reset state."""
+        """Return the environment seed of the episode with this index that starts from the reset state."""
         return derive_seed(derive_seed(self.plan.seed, self.plan.task.id, index), "environment")
 
 
 async def _parted(
     running: RunningEpisode, parent: RunningEpisode, shared: tuple[Turn, ...], splice: Splice | None
 ) -> Fork:
-    """Return the point of a fork: after the shared turns, in the parent's environment."""
+    """Return the fork point after the shared turns, in the state of the parent's environment."""
     running.environment_seed = parent.environment_seed
     return Fork(shared, parent.environment_seed, splice, parent.snapshots.get(len(shared)))

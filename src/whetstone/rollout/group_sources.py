@@ -1,4 +1,4 @@
-"""Sources of groups that are mixed with the sampled groups of an update."""
+"""Sources of groups, such as offline datasets, that are mixed with the sampled groups of an update."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whetstone.trajectory import Group, OffPolicy
 
 
 class GroupSource(Protocol):
-    """An endless sequence of groups: stored, imagined or of a custom origin.
+    """Endless sequence of groups for updates, such as stored, imagined or user-defined ones.
 
     A source with a state is `Stateful`, one with resources has `close()`, one whose groups the policy plays is
     `PlaysEpisodes`, and one whose groups are not `replayed` declares their `provenance`.
@@ -23,33 +23,33 @@ class GroupSource(Protocol):
     async def groups(self, first: int, count: int, /) -> Sequence[Group]:
         """Return `count` groups from position `first` on.
 
-        They are the same whenever these positions are requested again.
+        Requests for the same positions must return the same groups, so that a resumed run trains on the same data.
         """
         ...
 
 
 class PlaysEpisodes(Protocol):
-    """A source whose groups the policy plays in the run, in another environment than that of sampled groups.
+    """Group source whose groups the policy plays during the run, in another environment than that of sampled groups.
 
-    Its groups are sampled with the weights that an update starts with, and an update waits for them without a time
-    limit; the deadlines of episodes bound the wait.
+    Its groups are sampled with the weights that an update starts with. An update waits for them without a time limit;
+    the deadlines of episodes bound the wait.
     """
 
     environment: Callable[[], Environment]
-    """Creates the environment of an episode."""
+    """Factory that creates the environment of an episode."""
 
     def open(self, play: Callable[[int], Awaitable[Group]], /) -> None:
-        """Receive the function that returns the group at a position."""
+        """Receive the function that plays and returns the group at a position; called once before the first update."""
         ...
 
 
 class ImaginedGroups:
-    """Groups that the policy plays in an imagined environment, such as one whose tools a model answers.
+    """Group source that plays the policy in an imagined environment, such as one whose tools a model simulates.
 
     Source: Sutton 1991 (Dyna), SIGART Bulletin 2(4); for language models DynaWeb 2026, arXiv:2601.22149.
 
     Args:
-        environment: Creates the environment of an episode.
+        environment: Factory that creates the imagined environment of an episode.
     """
 
     provenance = Provenance.IMAGINED
@@ -59,30 +59,34 @@ class ImaginedGroups:
         self._play: Callable[[int], Awaitable[Group]] | None = None
 
     def open(self, play: Callable[[int], Awaitable[Group]], /) -> None:
-        """See `PlaysEpisodes`."""
+        """Store the function that plays a group; see `PlaysEpisodes.open`."""
         self._play = play
 
     async def groups(self, first: int, count: int, /) -> Sequence[Group]:
-        """See `GroupSource`."""
+        """Play the groups at these positions concurrently; see `GroupSource.groups`."""
         assert self._play is not None
         return await asyncio.gather(*map(self._play, range(first, first + count)))
 
 
 @dataclass(frozen=True, slots=True)
 class MixedSource:
-    """A source and its part of an update."""
+    """Group source with its fraction of each update."""
 
     source: GroupSource
     fraction: float
     """Fraction of all groups of an update that come from the source."""
     timeout_seconds: float | None = None
-    """Time that an update waits for the source; None: no limit."""
+    """Maximum number of seconds that an update waits for groups of the source; None: unlimited."""
     mixture: StoredMixtureSettings | None = None
-    """Use of the groups; None: in the same updates as sampled groups."""
+    """Settings of the offline mixture; None: the groups are part of the same updates as sampled groups."""
     off_policy: OffPolicy | None = None
-    """Denominator of the ratios of stored tokens; None: the stored log-probs if the groups have them."""
+    """Log-probs in the denominator of the ratios of stored tokens; None: the stored log-probs if the groups have them.
+    """
 
     @property
     def mode(self) -> str:
-        """Return `joint`, `critic_only` or `alternating`; see `reinforcement.offline_mixture.mode`."""
+        """Return the mode of the mixture: `joint`, `critic_only` or `alternating`.
+
+        See `reinforcement.offline_mixture.mode`.
+        """
         return "joint" if self.mixture is None else self.mixture.mode

@@ -1,4 +1,4 @@
-"""Components of a training method, one for each primitive that the recipe names.
+"""Rollout components of a training method, one for each primitive that the recipe names.
 
     sample, fork       strategy                  partner      wrapper of the environment
     allocate           budget of a group         start        start state of its episodes
@@ -33,13 +33,13 @@ from whetstone.rollout.protocol import (
     ContextTransform,
     DynamicSampling,
     EnvironmentWrapper,
-    Replay,
     Rewrite,
     Start,
     Stateful,
     StepOutcome,
     Stop,
     TrajectoryFilter,
+    TrajectoryReplay,
 )
 from whetstone.tasks import Curriculum
 
@@ -49,12 +49,16 @@ ROLLOUT_KEYS: Mapping[str, str] = {
     "stops": "early_stopping",
     "rewrites": "context_rewrites",
 }
-"""Name of a kind of component in `Method`, checkpoints and metrics → its recipe key below `rollout`, if they differ."""
+"""Name of a component kind in `MethodComponents`, checkpoints and metrics → its key below `rollout`, if they differ."""
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
-    """The components around a strategy. A field has the name of the recipe key, or the one in `ROLLOUT_KEYS`."""
+class MethodComponents:
+    """Rollout components of a recipe besides the strategy. `assembly.rollout_components` builds them.
+
+    A field has the name of the recipe key below `rollout`, or the name in `ROLLOUT_KEYS`. None or an empty mapping: the
+    recipe names no such component.
+    """
 
     curriculum: Curriculum | None = None
     allocate: Allocation | None = None
@@ -63,19 +67,19 @@ class Method:
     stops: Mapping[str, Stop] | None = None
     rewrites: Mapping[str, Rewrite] | None = None
     environment_wrapper: EnvironmentWrapper | None = None
-    replay: Mapping[str, Replay] | None = None
+    replay: Mapping[str, TrajectoryReplay] | None = None
     trajectory_filters: Mapping[str, TrajectoryFilter] | None = None
     dynamic_sampling: DynamicSampling | None = None
     sources: Mapping[str, MixedSource] = field(default_factory=dict)
-    """Sources of groups by name; `stored` is `reinforcement.offline_mixture`."""
+    """Sources of groups that are mixed into updates, by name; `stored` is `reinforcement.offline_mixture`."""
     reward: Any = None
-    """Reward, if it is stateful; the collector computes rewards."""
+    """Reward of the recipe if it is stateful, so that it observes steps and is saved; None otherwise."""
     overflow: Overflow = "drop"
     steps_before: int = 0
-    """Number of steps that the loaded state of its components covers before the first step of this run."""
+    """Number of steps that the loaded component states cover before the first step of this run."""
 
-    def parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield (name, component) in the order of a step."""
+    def named_components(self) -> Iterator[tuple[str, Any]]:
+        """Yield (name, component) of all components, in the order in which a step uses them."""
         for key in ("curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "reward"):
             part = getattr(self, key)
             if part is not None:
@@ -86,15 +90,15 @@ class Method:
             for name, part in (getattr(self, key) or {}).items():
                 yield f"{key}.{name}", part
 
-    def at_evaluation(self) -> Method:
-        """Return the method at evaluation: components that belong to the agent, not to its training."""
+    def at_evaluation(self) -> MethodComponents:
+        """Return the components that evaluations use: those that belong to the agent, not only to its training."""
         components = {
             key: {name: part for name, part in (getattr(self, key) or {}).items() if _evaluated(part)}
             for key in ("context_transforms", "stops", "rewrites")
         }
         wrapper = self.environment_wrapper if _evaluated(self.environment_wrapper) else None
         return replace(
-            Method(overflow=self.overflow, environment_wrapper=wrapper),
+            MethodComponents(overflow=self.overflow, environment_wrapper=wrapper),
             context_transforms={
                 name: part.evaluated if implements_protocol(part, EvaluatedAs) else part
                 for name, part in components["context_transforms"].items()
@@ -104,43 +108,52 @@ class Method:
         )
 
     async def observe_step(self, outcome: StepOutcome) -> None:
-        """Same as `observe`, with the parts that train a model in the compute thread."""
+        """Pass the result of a step to every stateful component, as `observe` does.
+
+        Components that train a model run in the compute thread, so that the event loop is not blocked.
+        """
         self.observe(outcome, trains_model=False)
-        if any(_trains_model(part) for _, part in self.parts()):
+        if any(_trains_model(part) for _, part in self.named_components()):
             await run_in_compute_thread(self.observe, outcome, trains_model=True)
 
     def observe(self, outcome: StepOutcome, *, trains_model: bool | None = None) -> None:
         """Pass the result of a step to every stateful component.
 
         Args:
-            trains_model: Only the components that train a model, or only the others; None: all.
+            outcome: Result of the step.
+            trains_model: True: only components that train a model; False: only the others; None: all.
         """
         outcome = replace(outcome, step=self.steps_before + outcome.step)
-        for _, part in self.parts():
+        for _, part in self.named_components():
             if isinstance(part, Stateful) and trains_model in (None, _trains_model(part)):
                 part.observe(outcome)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of each component, by its stored name."""
-        return {stored_name(name): part.state() for name, part in self.parts() if isinstance(part, Stateful)}
+        """Return the states of all stateful components by their stored names, for a checkpoint."""
+        return {stored_name(name): part.state() for name, part in self.named_components() if isinstance(part, Stateful)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the states of components; a component that is not in `state` keeps its initial state."""
-        for name, part in self.parts():
+        """Restore component states from a checkpoint; a component that `state` does not contain keeps its initial
+        state.
+        """
+        for name, part in self.named_components():
             if isinstance(part, Stateful) and stored_name(name) in state:
                 part.load_state(state[stored_name(name)])
 
     def hand_on(self, state: Mapping[str, Any]) -> None:
-        """Restore the states of components from an earlier run."""
+        """Restore component states from an earlier run (`init_state_from`).
+
+        Stored trajectories are marked as older than every version of this run.
+        """
         self.load_state(state)
-        for name, part in self.parts():
+        for name, part in self.named_components():
             if stored_name(name) in state and implements_protocol(part, StoresTrajectories):
                 part.forget_versions()
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of all components, each under its name."""
+        """Return the metrics of all components, prefixed with the component's name."""
         metrics: dict[str, float] = {}
-        for name, part in self.parts():
+        for name, part in self.named_components():
             if implements_protocol(part, ReportsMetrics):
                 metrics |= {f"{name.replace('.', '/', 1)}/{key}": value for key, value in part.metrics().items()}
         return metrics

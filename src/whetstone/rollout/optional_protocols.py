@@ -17,122 +17,136 @@ from whetstone.trajectory import Group
 
 @runtime_checkable
 class ReportsMetrics(Protocol):
-    """A component that reports metrics of itself."""
+    """Rollout component that reports its own metrics."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Return values by name; called after each update, and logged under the component's name."""
+        """Return metric values by name; called after each update and logged with the component's name as prefix."""
         ...
 
 
 @runtime_checkable
 class TrainsModel(Protocol):
-    """A component whose `observe` trains a model."""
+    """Rollout component whose `observe` trains a model."""
 
     trains_model: bool
-    """True: `observe` is called in the compute thread, while the event loop serves the running episodes."""
+    """Whether `observe` is called in the compute thread, so that the event loop continues to serve running episodes."""
 
 
 @runtime_checkable
 class ChecksSource(Protocol):
-    """A component that can check before any episode whether it supports the tasks of a source."""
+    """Rollout component that checks before the first episode whether it supports the tasks of a source."""
 
     def check(self, source: Source, first: int) -> None:
-        """Check the tasks; `first` is the first task that may be selected.
+        """Check the tasks of a source before the first episode.
+
+        Args:
+            source: Task source of the run.
+            first: Index of the first task that may be sampled.
 
         Raises:
-            TaskError: If they are not supported; the message has the reason.
+            TaskError: If the tasks are not supported; the message has the reason.
         """
         ...
 
 
 @runtime_checkable
 class KeyedBy(Protocol):
-    """A component that distinguishes tasks by a key, which every task must have."""
+    """Rollout component that groups tasks by a key, which every task must have."""
 
     by: str
+    """Key of a task: `task` for its id, or the name of a tag."""
 
 
 @runtime_checkable
 class AtEvaluation(Protocol):
-    """A transform, stop, rewrite or wrapper that defines whether it belongs to the agent; default: only to training."""
+    """Transform, stop, rewrite or wrapper that declares whether it is part of the agent; without it, only training uses
+    it.
+    """
 
     at_evaluation: bool
-    """True if it is also used when the policy is evaluated."""
+    """Whether the component is also used when the policy is evaluated."""
 
 
 @runtime_checkable
 class EvaluatedAs(Protocol):
-    """A context transform that is replaced by another one when the policy is evaluated."""
+    """Context transform that is replaced by another one when the policy is evaluated."""
 
     evaluated: ContextTransform
+    """Context transform that evaluations use instead."""
 
 
 @runtime_checkable
 class TimingDependent(Protocol):
-    """A stop that declares whether it depends on the relative speed of a group's episodes."""
+    """Early-stopping component that declares whether it depends on the relative speed of a group's episodes."""
 
     by_timing: bool
-    """True is refused if a run must be deterministic."""
+    """Whether the decision depends on timing; True is refused if the run must be deterministic."""
 
 
 @runtime_checkable
 class StatelessOnly(Protocol):
-    """A rewrite that declares whether it takes calls back."""
+    """Context rewrite that declares whether it undoes tool calls."""
 
     stateless_only: bool
-    """True is refused if the environment has a state that the calls change."""
+    """Whether a stateless environment is required; True is refused if calls change the environment's state."""
 
 
 @runtime_checkable
 class SecondPass(Protocol):
-    """A replay component whose stored groups are trained in a second pass."""
+    """Replay component whose stored groups are trained in a second pass after an update."""
 
     def second_pass_groups(self, update: int, draw: Random, /) -> Sequence[Group]:
-        """Return the groups to train after this update, counted from 0; empty if there are none."""
+        """Return the groups to train in a second pass; empty if there is none.
+
+        Args:
+            update: Index of the last update, from 0.
+        """
         ...
 
 
 @runtime_checkable
 class StoresTrajectories(Protocol):
-    """A component that stores trajectories of the policy; another run can load its state (`init_state_from`)."""
+    """Component that stores trajectories of the policy; another run can load its state (`init_state_from`)."""
 
     def forget_versions(self) -> None:
-        """Mark the stored trajectories as older than every version: their weights have no version in this run."""
+        """Mark the stored trajectories as older than every version of this run, after they were loaded from another
+        run.
+        """
         ...
 
 
 @runtime_checkable
 class FrozenSeats(Protocol):
-    """A strategy in which other models play roles."""
+    """Strategy in which frozen models play roles of a game."""
 
     frozen: Mapping[str, str] | None
-    """By role, the folder of the model that plays it, or its name in the recipe's `models`."""
+    """Model that plays a role, by role: a model folder, or a name in the recipe's `models`; None: no frozen role."""
 
 
 @runtime_checkable
 class MemberSeats(Protocol):
-    """A strategy whose roles are played by members of `policies`."""
+    """Strategy whose roles are played by members of `policies`."""
 
     roles: Sequence[str]
     """Names of the roles."""
     members: Mapping[str, str] | None
-    """Member that plays a role, by role; None: the member with the name of the role."""
+    """Name of the member that plays a role, by role; None: each role is played by the member with the same name."""
 
 
 @runtime_checkable
 class ReadsEntropies(Protocol):
-    """A strategy that reads the sampler's entropies."""
+    """Strategy that reads the entropies of the sampler's distributions."""
 
     reads_entropies: bool
-    """True is refused with an engine that returns no entropies."""
+    """Whether entropies are required; True is refused with an engine that returns none."""
 
 
 @runtime_checkable
 class HasGroupSize(Protocol):
-    """A strategy with a group size."""
+    """Strategy with a default group size."""
 
     group_size: int
-    """Default number of trajectories of a group."""
+    """Default number of trajectories per group."""
 
 
 OPTIONAL = (
@@ -140,14 +154,15 @@ OPTIONAL = (
     StatelessOnly, SecondPass, StoresTrajectories, FrozenSeats, MemberSeats, ReadsEntropies, HasGroupSize, Seats,
     Provides, HasClose, DeclaresProvenance,
 )  # fmt: skip
-"""Optional protocols of strategies, curricula and the components around them."""
+"""Optional protocols of strategies, curricula and rollout components; `plugins.find_part` checks components against
+them."""
 
 
 KINDS = (
     "strategy", "curriculum", "allocation", "start", "context transform", "stop", "rewrite", "environment wrapper",
     "replay", "trajectory filter", "dynamic sampling", "group source",
 )  # fmt: skip
-"""Names of the kinds of rollout components in messages."""
+"""Names of the kinds of rollout components, as messages print them."""
 
 
 def can_fork(strategy: object) -> bool:

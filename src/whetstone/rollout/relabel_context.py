@@ -23,11 +23,14 @@ from whetstone.trajectory import Author, Task, Tokens, Trajectory, Turn
 def relabel_context(
     trajectory: Trajectory, opening: Sequence[Message], chat: Chat, tools: Sequence[ToolSpec]
 ) -> Trajectory:
-    """Return the episode with another prompt.
+    """Replace the prompt of an episode; actions stay the same, token for token, in newly rendered contexts.
 
-    Actions keep the log-probs of the contexts they were sampled in.
+    Actions keep the log-probs of the contexts in which they were sampled.
 
     Args:
+        trajectory: Recorded episode.
+        opening: Messages of the new prompt.
+        chat: Renders messages to tokens.
         tools: Tools of the episode.
 
     Raises:
@@ -54,24 +57,27 @@ def relabel_context(
 
 
 Hinted = Callable[[Task, Trajectory], str | None]
-"""(task, episode) → privileged text for a teacher; None: no text."""
+"""Function (task, episode) → privileged text for a teacher; None: no text."""
 
 
 @dataclass(frozen=True, slots=True)
 class WithHint:
-    """Privileged context of a teacher: the episode with a hint before its task."""
+    """Context of a teacher with privileged information: inserts a hint before the task of an episode.
+
+    Built from the recipe's `teacher.privileged_context`.
+    """
 
     hint: str | Hinted
-    """Name of a private column of the task, or a function."""
+    """Name of a private field of the task, or a function that returns the text."""
     chat: Chat
     tools: tuple[ToolSpec, ...]
     """Tools of every episode."""
 
     def __call__(self, trajectory: Trajectory, task: Task) -> Trajectory:
-        """Return the episode with the hint in its prompt.
+        """Return the episode with the hint in its prompt; unchanged if the hint is empty.
 
         Raises:
-            CreditError: If the task has no such column, or the episode cannot be rendered again.
+            CreditError: If the task lacks the private field, or the episode cannot be rendered again.
         """
         text = self.hint_text(task, trajectory)
         if not text:
@@ -82,10 +88,10 @@ class WithHint:
             raise CreditError(f"teacher.privileged_context: {error}") from None
 
     def hint_text(self, task: Task, trajectory: Trajectory) -> str:
-        """Return the hint; empty if there is none.
+        """Return the hint for an episode of a task; empty if there is none.
 
         Raises:
-            CreditError: If the task has no such column.
+            CreditError: If the task lacks the private field.
         """
         if not isinstance(self.hint, str):
             return self.hint(task, trajectory) or ""

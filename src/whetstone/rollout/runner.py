@@ -16,15 +16,15 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum, auto
 from typing import Any
 
 from whetstone.cancellation import is_cancellation_requested
 from whetstone.capabilities import implements_protocol
-from whetstone.chat import Chat, Message, ToolSpec, user
+from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.environments.protocol import Environment, Observation, SeatRequest, Snapshots, StepResult, TakesSeat
 from whetstone.errors import EpisodeError, InfrastructureError, PromptTooLong
 from whetstone.rollout.context_builder import ContextBuilder
-from whetstone.rollout.deadline_blame import Stage, TurnTooLong, attribute_deadline
 from whetstone.rollout.episode_inputs import EpisodeHooks, EpisodeLimits, Fork
 from whetstone.rollout.protocol import (
     NOTHING,
@@ -32,23 +32,24 @@ from whetstone.rollout.protocol import (
     Actor,
     ActorInput,
     Ask,
-    Change,
     EpisodeKey,
     EpisodeRecord,
     EpisodeState,
     HasOwner,
+    HistoryChange,
     PatchTurn,
     RestartContext,
     Rewrite,
+    SupportsHealthCheck,
 )
-from whetstone.rollout.sampled_spans import count_sampled, find_sampled_spans
 from whetstone.seeding import derive_seed
 from whetstone.strict_json import to_plain_values
 from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, find_provenance, stateless
 from whetstone.tools.thread_runner import call_user_function
-from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
+from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn, list_segment_turns
 from whetstone.user_code import describe_exception
 from whetstone.waiting import (
+    BACKEND,
     DeadlinePassed,
     close_within,
     collect_waits,
@@ -58,7 +59,50 @@ from whetstone.waiting import (
 )
 
 _SPARE_SECONDS = 15.0
-"""Seconds after its deadline that an episode may take to probe its engine, and to end."""
+"""Seconds after its deadline that an episode may take for the health check of its engine, and to end."""
+
+
+class EpisodeStage(Enum):
+    """Stage of an episode: reset, action, environment step or verdict. A passed deadline is attributed by the stage."""
+
+    OPEN = auto()
+    ACT = auto()
+    STEP = auto()
+    VERDICT = auto()
+
+
+class TurnTooLong(Exception):
+    """Error: a turn took longer than its deadline."""
+
+    def __init__(self, passed: DeadlinePassed, number: int) -> None:
+        super().__init__(str(passed))
+        self.passed, self.number = passed, number
+
+
+async def attribute_deadline(
+    late: DeadlinePassed, stage: EpisodeStage, actor: Actor, *, turns: int, turn: int = 0
+) -> tuple[EndReason, str]:
+    """Decide whether the policy or the infrastructure used up the time of a deadline.
+
+    The infrastructure is to blame before the first turn, in the verdict, while a call waits for the rate limit or the
+    next attempt of a tool, and if the engine fails its health check.
+
+    Args:
+        late: The passed deadline.
+        stage: Stage of the episode.
+        actor: Actor of the episode.
+        turns: Number of turns so far.
+        turn: Number of the turn whose deadline passed, from 1; 0: the deadline of the episode.
+
+    Returns:
+        (end reason `TIMEOUT` or `INFRASTRUCTURE`, text of the error).
+    """
+    is_infrastructure = not turns or stage is EpisodeStage.VERDICT or BACKEND in late.owner
+    if not is_infrastructure and stage is EpisodeStage.ACT and implements_protocol(actor, SupportsHealthCheck):
+        is_infrastructure = not await actor.is_answering()
+    if is_infrastructure:
+        return EndReason.INFRASTRUCTURE, f"{late.owner} did not answer within {late.seconds:g} s"
+    return EndReason.TIMEOUT, f"{f'turn {turn} ' if turn else ''}not finished after {late.seconds:g} s"
 
 
 async def run_episode(
@@ -76,15 +120,20 @@ async def run_episode(
     hooks: EpisodeHooks | None = None,
     seat: SeatRequest | None = None,
 ) -> Trajectory:
-    """Play one episode and close its environment. Never raises for failures inside the episode.
+    """Play one episode and close its environment. Failures inside the episode become its end reason.
 
     Args:
+        task: Task of the episode.
+        environment: New environment; it is closed at the end.
+        actor: Produces the actions.
+        chat: Renders messages to tokens and parses tool calls.
+        limits: Limits of turns, context and time.
         id: Id of the trajectory; the engine stores its KV cache under this id until the end.
         seed: Determines every random choice of the episode.
         record: Receives each turn; if it has turns of this episode, the episode resumes after them.
         fork: Turns of another episode in the same environment that this one starts with; None: a new episode.
         greedy: Whether the actor decodes greedily.
-        hooks: Hooks of the method; None: none.
+        hooks: Hooks of the method; None: no hooks.
         seat: Seat in a game of several players; None: the policy is the only player.
 
     Raises:
@@ -111,7 +160,7 @@ async def run_episode(
 
 
 class _Episode:
-    """State of a running episode; turns stay readable when `play` is cancelled."""
+    """State of a running episode; its turns stay readable when `play` is cancelled."""
 
     def __init__(
         self,
@@ -135,7 +184,7 @@ class _Episode:
         self.fork, self.greedy, self.hooks, self.seat = fork, greedy, hooks, seat
         self.provenance = find_provenance(actor, environment)
         self.environment_seed = fork.environment_seed if fork is not None else derive_seed(seed, "environment")
-        self.reading = ContextBuilder(
+        self.context_builder = ContextBuilder(
             chat,
             hooks.context_transforms,
             context_length=limits.context_length,
@@ -158,13 +207,13 @@ class _Episode:
         """Tokens that the model would read next, if an observation follows the last action."""
         self.final: Mapping[str, Any] = {}
         """Final state that the environment reports."""
-        self.stage = Stage.OPEN
+        self.stage = EpisodeStage.OPEN
         self.started = time.perf_counter()
         self.is_over = False
         """Whether the trajectory is complete; a coroutine that ignored its cancellation then does nothing more."""
 
     async def run(self) -> Trajectory:
-        """Play the episode and close its environment."""
+        """Play the episode within its deadline, close its environment, and return the trajectory."""
         error: str | None = None
         unclosed = ""
         try:
@@ -199,8 +248,14 @@ class _Episode:
         return self.trajectory(ended, error, unclosed)
 
     def trajectory(self, ended: EndReason, error: str | None, unclosed: str = "") -> Trajectory:
-        """Return the trajectory of the episode."""
-        marks = {"view_dropped": self.reading.dropped, "not_closed": unclosed}
+        """Build the trajectory from the turns so far.
+
+        Args:
+            ended: End reason.
+            error: Text of the error; None without one.
+            unclosed: Text of the error if the environment did not close.
+        """
+        marks = {"view_dropped": self.context_builder.dropped, "not_closed": unclosed}
         return Trajectory(
             self.id,
             self.task.id,
@@ -211,24 +266,26 @@ class _Episode:
             declared=self.declared,
             marks=(*self.marks, *(mark for mark, is_set in marks.items() if is_set)),
             final=self.final,
-            off_policy=self.reading.off_policy,
+            off_policy=self.context_builder.off_policy,
             seconds=time.perf_counter() - self.started,
             closing=self.closing if ended.cut_short else None,
             provenance=self.provenance,
         )
 
     async def play(self) -> EndReason:
-        """Play until the episode ends, and query the environment's verdict."""
+        """Play turns until the episode ends, then query the environment's verdict."""
         ended = await self._turns()
         if implements_protocol(self.environment, GivesVerdict):
-            verdict = await self._at(Stage.VERDICT, "its environment (verdict)", self.environment.verdict)
+            verdict = await self._at(EpisodeStage.VERDICT, "its environment (verdict)", self.environment.verdict)
             if not isinstance(verdict, Mapping):
                 raise TypeError(f"verdict() returned {verdict!r}, not a mapping such as {{'success': True}}")
             self.final = to_plain_values(verdict)  # it is kept with the trajectory
         return ended
 
-    async def _at(self, stage: Stage, owner: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call a function of the environment or the actor; `owner` is reported as waited for."""
+    async def _at(
+        self, stage: EpisodeStage, owner: str, call: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any:
+        """Call a function of the environment or the actor; `owner` names the component in messages about waits."""
         if self.is_over:
             raise asyncio.CancelledError
         self.stage = stage
@@ -239,10 +296,14 @@ class _Episode:
         await self._open()
         for played in await self._played_before():
             self.turns.append(played)
-            self.reading.as_it_was(played)
+            self.context_builder.restore_turn(played)
         while True:
             self.hooks.siblings.running[self.id] = len(self.turns)
-            if self.turns and len(self.reading.seen.ids) + len(self._action_prefix()) >= self.limits.context_length:
+            if (
+                self.turns
+                and len(self.context_builder.next_context.ids) + len(self._action_prefix())
+                >= self.limits.context_length
+            ):
                 return EndReason.CONTEXT_FULL
             turn, ended = await self._next_turn()
             if ended is not None:
@@ -250,7 +311,7 @@ class _Episode:
             if self.asked is None:
                 await self._rewritten(self.hooks.rewrites)
                 for name, stop in self.hooks.stops:
-                    if stop(self._so_far(), self.hooks.siblings):
+                    if stop(self._episode_state(), self.hooks.siblings):
                         self.marks.append(name)
                         return EndReason.EARLY_STOPPED
             else:
@@ -265,7 +326,11 @@ class _Episode:
     async def _next_turn(self) -> tuple[Turn, EndReason | None]:
         """Play one action and its observation within the deadline of a turn.
 
-        Return the turn and the end reason.
+        Returns:
+            The turn, and the end reason or None.
+
+        Raises:
+            TurnTooLong: If the deadline passes.
         """
         number = len(self.turns) + 1
         try:
@@ -285,18 +350,22 @@ class _Episode:
             self.environment.take_seat(self.seat)
         reset = self.environment.reset
         first: Observation = await self._at(
-            Stage.OPEN, "its environment (reset)", reset, self.task, seed=self.environment_seed
+            EpisodeStage.OPEN, "its environment (reset)", reset, self.task, seed=self.environment_seed
         )
         self.author, self.agent = first.author, first.agent
         self.begins, self.tools, self.declared = first.messages, first.tools, first.declared
-        self.opening = self.reading.open(first.messages, first.tools, self._so_far())
+        self.opening = self.context_builder.open_context(first.messages, first.tools, self._episode_state())
 
     async def _step(self, turn: Turn) -> EndReason | None:
-        """Step the environment; return the end reason, or None."""
+        """Step the environment with an action, and build the next context.
+
+        Returns:
+            The end reason, or None if the episode continues.
+        """
         began = time.perf_counter()
         self.hooks.costs += Costs(environment_steps=1)
         owner = ", ".join(sorted({call.name for call in turn.message.tool_calls})) or "its environment"
-        result: StepResult = await self._at(Stage.STEP, owner, self.environment.step, turn.message)
+        result: StepResult = await self._at(EpisodeStage.STEP, owner, self.environment.step, turn.message)
         turn = self.turns[-1] = replace(
             turn,
             observation=result.observation.messages,
@@ -306,69 +375,75 @@ class _Episode:
         )
         self.hooks.costs += Costs(tool_calls=len(result.calls))
         seen = result.observation
-        has_switched = seen.conversation != self.reading.number
+        has_switched = seen.conversation != self.context_builder.conversation_number
         self.tools = seen.tools if has_switched else seen.tools or self.tools
         self.author, self.agent = seen.author, seen.agent
         if result.ended is not None and not result.ended.cut_short:
             return result.ended
         if result.executed_action is not None:
-            self.reading.replace_turn(turn, self.chat.write(result.executed_action, self.tools), result.executed_action)
+            self.context_builder.replace_turn(
+                turn, self.chat.write(result.executed_action, self.tools), result.executed_action
+            )
             self.marks.append("patched")
             return result.ended
-        transformed = self._switch(turn, seen) if has_switched else self.reading.answer(turn, self._so_far())
+        transformed = (
+            self._switch(turn, seen) if has_switched else self.context_builder.add_turn(turn, self._episode_state())
+        )
         if transformed != turn.observation:
             self.turns[-1] = replace(turn, observation=transformed)
-        if not has_switched and not self.reading.seen.opens_segment:
-            self.closing = Tokens.from_ids(self.reading.seen.new, self.author)
+        if not has_switched and not self.context_builder.next_context.opens_segment:
+            self.closing = Tokens.from_ids(self.context_builder.next_context.new, self.author)
         return result.ended
 
     def _switch(self, turn: Turn, seen: Observation) -> tuple[Message, ...]:
-        """Continue in another conversation; return its new messages as the policy reads them."""
+        """Continue in another conversation, and return its new messages as the policy reads them."""
         if self.hooks.rewrites:
             raise EpisodeError(
                 "the agent has several conversations, and a context rewrite of the recipe supports one; "
                 "remove `rollout.context_rewrites`, or keep the agent's messages in one conversation"
             )
-        transformed = self.reading.switch_context(turn, seen.conversation, seen.messages, self.tools, self._so_far())
-        if self.reading.seen.opens_segment and "rewritten" not in self.marks:
+        transformed = self.context_builder.switch_context(
+            turn, seen.conversation, seen.messages, self.tools, self._episode_state()
+        )
+        if self.context_builder.next_context.opens_segment and "rewritten" not in self.marks:
             self.marks.append("rewritten")
         return transformed
 
     async def _answered(self, turn: Turn) -> None:
-        """Process the response of the policy to a question of the rollout."""
+        """Process the policy's answer to a question of a context rewrite."""
         assert self.asked is not None
         self.turns[-1] = replace(turn, aside=True)
-        self.reading.as_it_was(self.turns[-1])
+        self.context_builder.restore_turn(self.turns[-1])
         rewrite, self.asked = self.asked, None
         await self._rewritten((rewrite,))
 
     async def _rewritten(self, rewrites: Sequence[Rewrite]) -> None:
-        """Apply the first change that a rewrite returns."""
+        """Apply the first change that a context rewrite returns."""
         for rewrite in rewrites:
             with waiting_for("a context rewrite"):
-                change = await rewrite(self._so_far())
+                change = await rewrite(self._episode_state())
             if change is not None:
                 self._change(change, rewrite)
                 return
 
-    def _change(self, change: Change, rewrite: Rewrite) -> None:
+    def _change(self, change: HistoryChange, rewrite: Rewrite) -> None:
         self.closing = None
         if isinstance(change, RestartContext):
-            self.reading.replace_context(change.messages, self.tools, self._so_far())
+            self.context_builder.replace_context(change.messages, self.tools, self._episode_state())
         elif isinstance(change, PatchTurn):
-            self.reading.back_to(change.turn)
+            self.context_builder.rewind_to(change.turn)
             ids = self.chat.write(change.message, self.tools)
             repaired = Turn(
-                context=Tokens.from_ids(self.reading.seen.new, Author.ENVIRONMENT),
+                context=Tokens.from_ids(self.context_builder.next_context.new, Author.ENVIRONMENT),
                 action=Tokens.from_ids(ids, Author.CORRECTED),
                 message=self.chat.read(ids, self.tools, turn=change.turn),
                 observation=change.observation,
                 calls=change.calls,
-                opens_segment=self.reading.seen.opens_segment,
-                training_context=self.reading.training_context,
+                opens_segment=self.context_builder.next_context.opens_segment,
+                training_context=self.context_builder.training_context,
             )
             self.turns[change.turn :] = [repaired]
-            self.reading.as_it_was(repaired)
+            self.context_builder.restore_turn(repaired)
             self.marks.append("repaired")
         else:
             assert isinstance(change, Ask)
@@ -381,19 +456,19 @@ class _Episode:
         question = user(change.text)
         if self.turns:
             last = self.turns[-1] = replace(self.turns[-1], observation=(*self.turns[-1].observation, question))
-            self.reading.back_to(len(self.turns) - 1)
-            self.reading.as_it_was(last)
+            self.context_builder.rewind_to(len(self.turns) - 1)
+            self.context_builder.restore_turn(last)
         else:
-            self.reading.replace_context((*self.begins, question), self.tools, self._so_far())
+            self.context_builder.replace_context((*self.begins, question), self.tools, self._episode_state())
         self.asked = rewrite
 
-    def _so_far(self) -> EpisodeState:
+    def _episode_state(self) -> EpisodeState:
         return EpisodeState(
-            self.hooks.occasion,
+            self.hooks.episode_key,
             self.begins,
             tuple(self.turns),
             self.tools,
-            len(self.reading.seen.ids) if self.reading.has_context else 0,
+            len(self.context_builder.next_context.ids) if self.context_builder.has_context else 0,
             self.limits.context_length,
             self.limits.max_turns,
         )
@@ -401,16 +476,16 @@ class _Episode:
     async def _played_before(self) -> tuple[Turn, ...]:
         """Return shared and recorded turns, with the environment in the state after them.
 
-        A stateless environment needs nothing, and one with snapshots is restored. Any other replays the same actions.
-        If its observations then differ, the record is discarded, and a fork starts from the reset state, marked
-        `not_forked`.
+        A stateless environment needs no replay, and one with snapshots is restored. In any other the same actions are
+        played again. If the observations then differ, the record is discarded, and a fork starts from the reset state,
+        marked `not_forked`.
         """
         shared = self.fork.turns if self.fork is not None else ()
         recorded = self.record.played(self.id) if self.record is not None else ()
         played = (*shared, *recorded)
         if not played:
             return ()
-        if played[0].context.sequence == self.reading.seen.new and await self._led_through(played):
+        if played[0].context.sequence == self.context_builder.next_context.new and await self._led_through(played):
             self.hooks.costs += Costs(reused_tokens=sum(len(turn.context) + len(turn.action) for turn in shared))
             for turn in recorded:  # costs before the restart
                 self.hooks.costs += Costs(count_sampled(turn.action), 0, len(turn.calls), 1)
@@ -430,52 +505,58 @@ class _Episode:
         num_restored = 0
         if self.fork is not None and self.fork.snapshot is not None:
             restore: Any = self.environment.restore  # type: ignore[attr-defined]
-            await self._at(Stage.OPEN, "its environment (restore)", restore, self.fork.snapshot)
+            await self._at(EpisodeStage.OPEN, "its environment (restore)", restore, self.fork.snapshot)
             num_restored = len(self.fork.turns)
         for number in range(num_restored, len(played)):
             if self.fork is not None and number < len(self.fork.turns):  # a recorded turn counts once
                 self.hooks.costs += Costs(environment_steps=1)
             step, message = self.environment.step, played[number].message
-            answer: StepResult = await self._at(Stage.OPEN, "its environment (replay)", step, message)
+            answer: StepResult = await self._at(EpisodeStage.OPEN, "its environment (replay)", step, message)
             self.tools = answer.observation.tools or self.tools
             self.author, self.agent = answer.observation.author, answer.observation.agent
             messages = answer.observation.messages
-            if answer.observation.conversation != self.reading.number:
+            if answer.observation.conversation != self.context_builder.conversation_number:
                 return False  # the episode holds several conversations
-            so_far = replace(self._so_far(), turns=(*played[:number], replace(played[number], observation=messages)))
+            state = replace(
+                self._episode_state(), turns=(*played[:number], replace(played[number], observation=messages))
+            )
             for view in self.hooks.context_transforms:
-                messages = view.observation(messages, so_far)
+                messages = view.observation(messages, state)
             if answer.ended is not None or answer.executed_action is not None or messages != played[number].observation:
                 return False  # the observation differs from the history
         return True
 
     async def _act(self) -> tuple[Turn, bool]:
-        """Sample an action and record the turn; return the turn, and whether no limit cut the action off."""
-        number, context = len(self.turns), self.reading.seen
+        """Sample an action and append the turn.
+
+        Returns:
+            The turn, and whether no limit truncated the action.
+        """
+        number, context = len(self.turns), self.context_builder.next_context
         prefix = self._action_prefix()
         moment = ActorInput(
             self.task,
             context,
-            self.reading.conversation,
+            self.context_builder.conversation,
             self.tools,
             self.id,
             number,
             derive_seed(self.seed, "turn", number),
             self.greedy,
             prefix,
-            find_sampled_spans(self.turns, context, prefix, self.reading.number),
+            find_sampled_spans(self.turns, context, prefix, self.context_builder.conversation_number),
         )
         began = time.perf_counter()
         owner = self.actor.owner if implements_protocol(self.actor, HasOwner) else "the actor"
-        action: Action = await self._at(Stage.ACT, f"{owner} (turn {number + 1})", self.actor.act, moment)
+        action: Action = await self._at(EpisodeStage.ACT, f"{owner} (turn {number + 1})", self.actor.act, moment)
         tokens = Tokens.concatenate([prefix, action.tokens]) if len(prefix) else action.tokens
         turn = Turn(
             context=Tokens.from_ids(context.new, self.author),
             action=tokens,
             message=action.message or self.chat.read(tokens.ids, self.tools, turn=number),
             opens_segment=context.opens_segment,
-            training_context=self.reading.training_context,
-            conversation=self.reading.number,
+            training_context=self.context_builder.training_context,
+            conversation=self.context_builder.conversation_number,
             agent=self.agent,
             generation_seconds=time.perf_counter() - began,
             queue_seconds=action.queue_seconds,
@@ -486,12 +567,58 @@ class _Episode:
         return turn, action.complete
 
     def _action_prefix(self) -> Tokens:
-        """Return the tokens that the next action starts with."""
+        """Return the tokens with which the next action starts; empty unless a fork splices tokens."""
         splice = self.fork.splice if self.fork is not None and len(self.turns) == len(self.fork.turns) else None
         return NOTHING if splice is None else Tokens.concatenate([splice.prefix, splice.inserted])
 
     async def _snap(self) -> None:
-        """Store a snapshot of the environment, if a fork may start here."""
+        """Store a snapshot of the environment after the last turn, if a fork may start there."""
         if self.hooks.snapshots is not None and implements_protocol(self.environment, Snapshots):
-            snapshot = await self._at(Stage.STEP, "its environment (snapshot)", self.environment.snapshot)
+            snapshot = await self._at(EpisodeStage.STEP, "its environment (snapshot)", self.environment.snapshot)
             self.hooks.snapshots[len(self.turns)] = snapshot
+
+
+_DRAWN = (Author.POLICY, Author.OTHER_AGENT)
+
+
+def find_sampled_spans(
+    turns: Sequence[Turn], context: Context, prefix: Tokens, conversation: int = 0
+) -> tuple[tuple[int, int], ...]:
+    """Return the spans [from, to) of sampled tokens in `context` followed by `prefix`; empty after a rewritten history.
+
+    An engine computes sampled and prompt tokens in different ways (decode and prefill), with different rounding. With
+    these spans it recomputes an evicted KV cache in the same way.
+
+    Args:
+        turns: Turns before the action.
+        context: Context in which the action is sampled.
+        prefix: Tokens at the start of the action.
+        conversation: Number of the action's conversation.
+    """
+    spans: list[tuple[int, int]] = []
+    place = 0
+    for turn in () if context.opens_segment else list_segment_turns(turns, conversation):
+        place += len(turn.context)
+        if context.tokens.keys[place : place + len(turn.action)] != turn.action.sequence.keys:
+            return ()  # tokens were removed or replaced
+        spans += _runs(turn.action, place)
+        place += len(turn.action)
+    return (*spans, *_runs(prefix, len(context.ids)))
+
+
+def count_sampled(tokens: Tokens) -> int:
+    """Return the number of tokens that the policy sampled."""
+    return sum(author is Author.POLICY for author in tokens.authors)
+
+
+def _runs(tokens: Tokens, place: int) -> list[tuple[int, int]]:
+    """Return runs [from, to) of sampled tokens; `place` is the position of the first token."""
+    runs: list[tuple[int, int]] = []
+    for k, author in enumerate(tokens.authors):
+        if author not in _DRAWN:
+            continue
+        if runs and runs[-1][1] == place + k:
+            runs[-1] = (runs[-1][0], place + k + 1)
+        else:
+            runs.append((place + k, place + k + 1))
+    return runs

@@ -20,17 +20,19 @@ from collections.abc import Iterable, Mapping
 
 
 class Admission:
-    """Admits as many groups as the version allows.
+    """Staleness control of a run: admits groups as far as the version of the weights allows.
+
+    `GroupStream` awaits `admit_group` before each group and calls `record_update` after each update.
 
     Args:
-        groups_per_update: Groups that one update consumes.
-        admit_ahead: Updates that sampling may be ahead of training.
-        version: Updates made so far.
-        total: Total number of groups; None: unlimited.
-        live: Admitted groups that are not consumed yet: number → version at admission.
+        groups_per_update: Number of groups that one update consumes.
+        admit_ahead: Number of updates that sampling may be ahead of training; 0: on-policy.
+        version: Number of updates made so far.
+        total: Total number of groups of the run; None: unlimited.
+        live: Admitted groups that are not consumed yet: group number → version at admission.
 
     Raises:
-        ValueError: If there is no group per update, or a negative distance.
+        ValueError: If `groups_per_update` is below 1, or `admit_ahead` or `version` below 0.
     """
 
     def __init__(
@@ -56,23 +58,27 @@ class Admission:
         self._changed = asyncio.Event()
 
     @property
-    def wanted(self) -> int:
-        """Return the number of groups that the next update takes."""
+    def num_wanted(self) -> int:
+        """Return the number of groups that the next update takes: `groups_per_update` less withdrawn groups."""
         return self.groups_per_update - self.withdrawn
 
     @property
-    def started(self) -> int:
-        """Return the number of admitted groups that were not discarded; an update counts with all its groups."""
+    def num_started(self) -> int:
+        """Return the number of admitted groups that were not discarded; each past update counts with all its groups."""
         return self.version * self.groups_per_update + len(self.live) + self.withdrawn
 
     @property
     def free_slots(self) -> int:
-        """Return how many groups may start now; 0 or less: none."""
+        """Return the number of groups that may start now; 0 or less: none."""
         allowed = (self.admit_ahead + self.version + 1) * self.groups_per_update
-        return (allowed if self.total is None else min(allowed, self.total)) - self.started
+        return (allowed if self.total is None else min(allowed, self.total)) - self.num_started
 
-    async def enter(self, number: int) -> bool:
-        """Wait until group `number` may start, and count it as started; False if it was admitted before."""
+    async def admit_group(self, number: int) -> bool:
+        """Wait until the group with this number may start, and count it as started.
+
+        Returns:
+            False if the group was admitted before, for example before a restart.
+        """
         if number in self.live:
             return False
         while self.free_slots <= 0:
@@ -82,18 +88,18 @@ class Admission:
         return True
 
     def discard_group(self, number: int) -> None:
-        """Discard a started group; another may replace it."""
+        """Remove a started group that is not used; another group may start instead."""
         del self.live[number]
         self._changed.set()
 
     def withdraw_group(self, number: int) -> None:
-        """Discard a started group that is not replaced before the next update."""
+        """Remove a started group without a replacement before the next update, which then takes one group less."""
         del self.live[number]
         self.withdrawn += 1
         self._changed.set()
 
-    def advance(self, consumed: Iterable[int]) -> None:
-        """Count an update of these groups."""
+    def record_update(self, consumed: Iterable[int]) -> None:
+        """Record an update that consumed these groups, so that further groups may start."""
         for number in consumed:
             del self.live[number]
         self.version += 1

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from whetstone.waiting import Waits
 
 _STRAGGLES = 3.0
-"""Multiple of the median duration of the last finished episodes from which a running one is a straggler."""
+"""Duration from which a running episode is a straggler, in multiples of the median of the last finished ones."""
 _FEWEST_FINISHED = 8
 """Minimum number of finished episodes to detect stragglers: the first to finish are the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutStatus:
-    """State of a collection at one moment."""
+    """Snapshot of the rates and counts of a collector, for progress lines and the dashboard."""
 
     episodes: int
     """Number of finished episodes."""
@@ -31,20 +31,22 @@ class RolloutStatus:
     """Action tokens of finished episodes per second."""
     running: int
     queued: int
-    """Requested episodes that wait for a slot."""
+    """Number of requested episodes that wait for a slot."""
     on_tools: float
     """Fraction of the running episodes that wait for their environment, from 0 to 1."""
     stragglers: int
-    """Running episodes that take much longer than the last finished ones."""
+    """Number of running episodes that have run more than three times as long as the median of the last finished ones.
+    """
     longest_seconds: float
-    """Seconds that the oldest running episode has run."""
+    """Duration of the oldest running episode so far, in seconds."""
     retried: int
-    """Episodes played again after a failure of the infrastructure."""
+    """Number of episodes that were played again after a failure of the infrastructure."""
     engine_busy: float | None = None
-    """Fraction of the time since the previous status that the engine computed; None if it is not reported."""
+    """Fraction of the time since the previous status in which the engine computed, from 0 to 1; None if not reported.
+    """
 
     def line(self) -> str:
-        """Format the status as one line."""
+        """Format the status as one line of text, such as `12 running  3.1 episodes/s  1,200 tok/s  on tools 25%`."""
         parts = [
             f"{self.running} running",
             f"{self.episodes_per_second:.1f} episodes/s",
@@ -62,7 +64,7 @@ class RolloutStatus:
 
 @dataclass(slots=True)
 class Watch:
-    """Counters of a collector, for `status`."""
+    """Counters of a collector, from which `RolloutStatus` is computed."""
 
     begun: float = field(default_factory=time.perf_counter)
     episodes: int = 0
@@ -70,42 +72,47 @@ class Watch:
     retried: int = 0
     queued: int = 0
     acting: int = 0
-    """Running episodes whose actor is working."""
+    """Number of running episodes whose actor is generating."""
     moved: int = 0
-    """Number of waits for actors, environments, tools and rewards that ended so far."""
+    """Number of waits for actors, environments, tools and rewards that have ended so far."""
     doing: dict[str, Waits] = field(default_factory=dict)
-    """Components that each episode waits for, by episode."""
+    """Waits of each episode by the episode's name."""
     started: dict[int, float] = field(default_factory=dict)
-    """Start time of each running episode."""
+    """Start time of each running episode by its number."""
     _begun: int = 0
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     _looked: tuple[float, float] | None = None
 
     def advance(self) -> None:
-        """Count a wait of an episode that ended."""
+        """Count a wait of an episode that has ended; callback of `Waits`."""
         self.moved += 1
 
     def begin(self) -> int:
-        """Record the start of an episode; return its number."""
+        """Record the start of an episode and return its number."""
         self._begun += 1
         self.started[self._begun] = time.perf_counter()
         return self._begun
 
     def end(self, episode: int, tokens: int) -> None:
-        """Record the end of an episode with its number of sampled tokens."""
+        """Record the end of an episode.
+
+        Args:
+            episode: Number that `begin` returned.
+            tokens: Number of action tokens of the episode.
+        """
         self._recent.append(time.perf_counter() - self.started.pop(episode))
         self.episodes += 1
         self.tokens += tokens
 
     def drop(self, episode: int) -> None:
-        """Discard an episode without a result."""
+        """Remove an episode that ended without a result, such as an attempt that is retried."""
         del self.started[episode]
 
     def status(self, busy_seconds: float | None = None) -> RolloutStatus:
-        """Return the current status.
+        """Compute the current status.
 
         Args:
-            busy_seconds: Total seconds that the engine has computed.
+            busy_seconds: Total seconds that the engine has computed; None if the engine does not report them.
         """
         now = time.perf_counter()
         spent = max(now - self.begun, 1e-9)

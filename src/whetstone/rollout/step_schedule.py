@@ -11,14 +11,18 @@ from collections.abc import Sequence
 from whetstone.plugins import OptionError
 
 Stages = Sequence[tuple[int, float]]
-"""(first step, value) of each stage."""
+"""Stages of a schedule: pairs (first step, value) with ascending steps; the first step is 0."""
 
 
 def check_stages_cover(key: str, stages: Stages) -> Stages:
-    """Return the stages if every step has a value.
+    """Check that a schedule has a value at every step, and return it.
+
+    Args:
+        key: Recipe option that defines the schedule, for the message.
+        stages: Pairs (first step, value).
 
     Raises:
-        OptionError: If the first steps have no value, or the stages are not in ascending order.
+        OptionError: If there are no stages, the first one does not start at step 0, or the steps do not ascend.
     """
     starts = [start for start, _ in stages]
     if not starts or starts[0] != 0:
@@ -30,5 +34,5 @@ def check_stages_cover(key: str, stages: Stages) -> Stages:
 
 
 def value_at_step(step: int, stages: Stages) -> float:
-    """Return the value at a step, from 0."""
+    """Return the value of the schedule at a step, counted from 0."""
     return next(value for start, value in reversed(stages) if start <= step)

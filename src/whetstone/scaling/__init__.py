@@ -7,7 +7,7 @@ from whetstone.lazy_imports import export_lazily
 if TYPE_CHECKING:
     from whetstone.scaling.placement_plan import (
         Balance as Balance,
-        Plan as Plan,
+        PlacementPlan as PlacementPlan,
         best_plan as best_plan,
         own_balance as own_balance,
     )

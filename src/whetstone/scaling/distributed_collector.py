@@ -24,35 +24,38 @@ from whetstone.capabilities import implements_protocol
 from whetstone.errors import InfrastructureError
 from whetstone.failure_causes import find_failure_cause
 from whetstone.rewards import GroupReward
-from whetstone.rollout import Collector, Method
+from whetstone.rollout import Collector, MethodComponents
 from whetstone.rollout.optional_protocols import HasGroupSize
-from whetstone.rollout.protocol import EpisodeRecord, Plan, Stateful, Strategy
+from whetstone.rollout.protocol import EpisodeRecord, GroupPlan, Stateful, Strategy
 from whetstone.rollout.status import RolloutStatus
 from whetstone.scaling.protocol import ActorUnavailable, EpisodeReset, Event, Finished, SlotFree, TurnFinished, Work
-from whetstone.scaling.worker_pool import Place, WorkerPool
+from whetstone.scaling.worker_pool import SlotReservation, WorkerPool
 from whetstone.trajectory import Group, Turn
 
 _IN_WORKERS = ("allocate", "start", "environment_wrapper", "reward", "context_transforms", "stops", "rewrites")
-"""Components of a method that act while episodes are played; the others act in training."""
+"""Components of a method that act while episodes are played, so that workers need their state."""
 
 
 class GroupRecord(EpisodeRecord, Protocol):
-    """A record that lists the started episodes of a group."""
+    """Episode record that can list the started episodes of a group."""
 
     def begun_episodes(self, name: str) -> Mapping[str, tuple[Turn, ...]]:
-        """Return the recorded turns by episode, for episodes whose ids start with `name`."""
+        """Return the recorded turns of each started episode whose id starts with `name`."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class DistributedCollector(Collector):
-    """Collector whose groups are played by workers."""
+    """Collector that sends groups to environment workers. `RayCluster.distribute_collector` creates it."""
 
     pool: WorkerPool
+    """Pool of the environment workers."""
     recipe_strategy: Strategy
-    """Strategy that workers have already."""
+    """Strategy of the recipe, which workers build themselves; others are sent with the group."""
     temperature: float
+    """Sampling temperature."""
     at_evaluation: bool
+    """Whether the groups belong to evaluations instead of training."""
     _tasks: dict[str, float] = field(init=False, default_factory=dict)
     """Groups that wait for a worker, with the start time of the wait."""
 
@@ -61,8 +64,11 @@ class DistributedCollector(Collector):
         self.pool.listeners.append(self._see_room)
         self._see_room()
 
-    async def group(self, plan: Plan, strategy: Strategy) -> Group:
-        """See `Collector.group`."""
+    async def group(self, plan: GroupPlan, strategy: Strategy) -> Group:
+        """Play a group on a worker; see `Collector.group`.
+
+        If the worker dies, another one continues after the recorded turns.
+        """
         size = strategy.group_size if implements_protocol(strategy, HasGroupSize) else 1
         work = Work(
             plan,
@@ -96,17 +102,17 @@ class DistributedCollector(Collector):
 
     @property
     def moved(self) -> int:
-        """See `Collector.moved`."""
+        """Return a progress counter over all workers; see `Collector.moved`."""
         return self._watch.moved + self.pool.moved
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """See `Collector.waits`."""
+        """Return the waits of groups for a worker and the longest waits in workers; see `Collector.waits`."""
         now = time.perf_counter()
         queued = [(name, "a worker with room", now - since) for name, since in self._tasks.items()]
         return sorted([*queued, *self.pool.waits()], key=lambda wait: -wait[2])
 
     def status(self) -> RolloutStatus:
-        """See `Collector.status`; uses the last status of each worker."""
+        """Return the combined status of all workers, by the last status of each."""
         state = self._watch.status(self.busy_seconds() if self.busy_seconds is not None else None)
         seen = self.pool.last_statuses()
         running = sum(status.running for status in seen)
@@ -118,8 +124,8 @@ class DistributedCollector(Collector):
             retried=self._watch.retried + sum(status.retried for status in seen),
         )
 
-    async def _place(self, plan: Plan, size: int) -> Place:
-        """Wait for a worker with room for the group."""
+    async def _place(self, plan: GroupPlan, size: int) -> SlotReservation:
+        """Reserve slots for a group on a worker; waits until one has room."""
         name = f"{plan.name}{plan.task.id}"
         self._tasks[name] = time.perf_counter()
         self._watch.queued += 1
@@ -131,8 +137,8 @@ class DistributedCollector(Collector):
             self._watch.queued -= 1
             self._see_room()
 
-    async def _played_by(self, place: Place, work: Work) -> Finished:
-        """Play the group on a worker, and record its turns as they arrive.
+    async def _played_by(self, place: SlotReservation, work: Work) -> Finished:
+        """Play a group on a worker, and record its turns as they arrive.
 
         Raises:
             ActorUnavailable: The worker died.
@@ -154,11 +160,11 @@ class DistributedCollector(Collector):
         elif isinstance(event, EpisodeReset) and self.record is not None:
             self.record.drop(event.episode)
 
-    def _begun(self, plan: Plan) -> Mapping[str, Sequence[Turn]]:
+    def _begun(self, plan: GroupPlan) -> Mapping[str, Sequence[Turn]]:
         return self.record.begun_episodes(plan.name) if implements_protocol(self.record, GroupRecord) else {}
 
     def _count(self, group: Group) -> None:
-        """Count the results of a group, as if its episodes were played in this process."""
+        """Count the results of a group in the status, as if its episodes were played in this process."""
         self._watch.episodes += len(group.trajectories) - 1  # the group itself was counted as one
         for trajectory in group.trajectories:
             self._see(trajectory)
@@ -172,11 +178,11 @@ class DistributedCollector(Collector):
             self._vacant.clear()
 
 
-def pickle_state(method: Method) -> bytes | None:
-    """Pickle the state of the components that act in workers; None if there are none."""
+def pickle_state(method: MethodComponents) -> bytes | None:
+    """Pickle the states of the method's components that act in workers; None if there are none."""
     state: dict[str, Any] = {
         name: part.state()
-        for name, part in method.parts()
+        for name, part in method.named_components()
         if name.partition(".")[0] in _IN_WORKERS and isinstance(part, Stateful)
     }
     return pickle.dumps(state) if state else None

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from whetstone.assembly.assembly import RunComponents
 from whetstone.assembly.instantiate import build_component
 from whetstone.capabilities import implements_protocol
 from whetstone.compute_thread import run_in_compute_thread
@@ -28,29 +29,48 @@ from whetstone.scaling.weight_broadcast import SharedBuffer, unpack_weights
 from whetstone.tokens import TokenSequence
 
 
+def get_engine_settings(assembly: RunComponents, number: int) -> Part:
+    """Return the engine settings of one replica: the recipe's engine with the replica's address and GPUs.
+
+    Args:
+        assembly: Components of the run.
+        number: Index of the replica.
+    """
+    recipe = assembly.resolved.recipe
+    options: dict[str, Any] = dict(recipe.engine.options)
+    if recipe.scale.engine_addresses:
+        options["address"] = recipe.scale.engine_addresses[number]
+    if recipe.scale.tensor_parallel > 1:
+        word = "tensor_parallel_size" if recipe.engine.name == "vllm" else "tp_size"
+        options["options"] = {word: recipe.scale.tensor_parallel, **options.get("options", {})}
+    return Part(name=recipe.engine.name, **options)
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """Arguments to create a replica in any process."""
+    """Arguments to create an engine replica in any process."""
 
     resolved: Resolved
     engine: Part
-    """The recipe's engine, with an individual address if replicas have addresses."""
+    """Engine settings of the replica; see `get_engine_settings`."""
     on_gpu: bool
+    """Whether the replica computes on a GPU."""
     threads: int
-    """Number of threads for PyTorch."""
+    """Number of PyTorch threads."""
     version: int
-    """Version of the weights in the policy."""
+    """Version of the policy's weights."""
     folders: tuple[str, ...] = ()
-    """Folders that are searched for modules of the recipe."""
+    """Folders that are searched for modules that the recipe names."""
 
 
 class EngineReplica:
-    """The engine of one process.
+    """Engine of the recipe in a replica's process; implements the calls of `Replica`.
 
     Args:
+        making: Settings of the replica.
         policy: Policy with the initial weights; a critic is not needed.
-        fetched: Fetches a buffer by its reference.
-        node: Node of this process.
+        fetched: Fetches a weight buffer by its reference.
+        node: Node id of this process.
     """
 
     def __init__(
@@ -86,11 +106,15 @@ class EngineReplica:
 
     @property
     def alive(self) -> bool:
-        """Whether its engine can respond, now or after a restart."""
+        """Whether the engine can respond, now or after a restart."""
         return self._engine.alive
 
     async def generate(self, request: GenerateRequest) -> GenerationResult:
-        """See `Replica.generate`."""
+        """Sample one generation; see `Replica.generate`.
+
+        Raises:
+            ActorUnavailable: The replica has received no weights yet, or its engine died.
+        """
         self._check_ready()
         self._num_requests += 1
         try:
@@ -102,7 +126,11 @@ class EngineReplica:
         return GenerationResult(generation, self._num_requests)
 
     async def score(self, tokens: TokenSequence, *, start: int) -> Scores:
-        """See `Replica.score`."""
+        """Compute the log-probs of given tokens; see `Replica.score`.
+
+        Raises:
+            ActorUnavailable: The replica has received no weights yet, or its engine died.
+        """
         self._check_ready()
         try:
             return await self._engine.score(tokens, start=start)
@@ -110,13 +138,15 @@ class EngineReplica:
             raise self._convert_failure(failure) from None
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
-        """See `Replica.tokenize`."""
+        """Tokenize a text with the engine's tokenizer; None if the engine does not accept text."""
         return await self._engine.tokenize(text) if implements_protocol(self._engine, HasTokenizer) else None
 
     async def load(self, update: WeightUpdate, in_flight: InFlight) -> float:
-        """See `Replica.load`."""
+        """Fetch, check and load a weight update; see `Replica.load`."""
         if update.base_version is not None and not (self._ready and self._engine.version == update.base_version):
-            raise ActorUnavailable(f"it is not at version {update.base_version}, which the weight update changes")
+            raise ActorUnavailable(
+                f"the replica is not at version {update.base_version}, which the weight update changes"
+            )
         began = time.perf_counter()
         buffers = [await self._fetched(reference) for reference in update.buffers]
         weights = await run_in_compute_thread(unpack_weights, update, buffers)
@@ -130,12 +160,12 @@ class EngineReplica:
         return took
 
     async def sleep(self) -> None:
-        """See `Replica.sleep`."""
+        """Release the engine's memory until the next weights; no effect if the engine does not support it."""
         if implements_protocol(self._engine, SupportsSleep):
             await self._engine.sleep()
 
     async def status(self) -> ReplicaStatus:
-        """See `Replica.status`."""
+        """Return the current status of the replica."""
         engine = self._engine
         return ReplicaStatus(
             ready=self._ready and engine.alive,
@@ -148,26 +178,26 @@ class EngineReplica:
         )
 
     def abort(self, episode: str) -> None:
-        """See `Engine.abort`."""
+        """Abort the running generation of an episode."""
         self._engine.abort(episode)
 
     def forget(self, episode: str) -> None:
-        """See `Engine.forget`."""
+        """Release the KV cache of an episode."""
         self._engine.forget(episode)
 
     async def close(self) -> None:
-        """Close the engine, and a server that it started."""
+        """Close the engine, and an inference server that it started."""
         await self._engine.close()
 
     def _check_ready(self) -> None:
         if not self._ready:
-            raise ActorUnavailable("it restarted and has received no weights yet")
+            raise ActorUnavailable("the replica restarted and has received no weights yet")
 
     def _convert_failure(self, failure: InfrastructureError) -> Exception:
-        """Return the error that the caller receives for a failure.
+        """Return the error that the caller receives for a failure of the engine.
 
-        If its engine or server died, the replica serves no requests until it was restarted and received the current
-        weights.
+        If the engine or its server died, the replica serves no requests until the engine was restarted and received the
+        current weights.
         """
         if self._engine.is_engine_alive:
             return failure

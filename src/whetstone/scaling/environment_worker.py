@@ -33,25 +33,25 @@ _WAITS_TOLD = 5
 
 @dataclass(frozen=True, slots=True)
 class _GroupReports:
-    """First turns of the episodes of one group, and the queue for their events."""
+    """Recorded turns of the episodes of one group, and the queue of its events."""
 
     played: Mapping[str, Sequence[Turn]]
     events: asyncio.Queue[Event]
 
 
 _GROUP_REPORTS: ContextVar[_GroupReports] = ContextVar("_OF_THIS_GROUP")
-"""Set when a group starts; its episodes are child tasks."""
+"""Context variable that is set when a group starts; the group's episodes inherit it as child tasks."""
 
 
 class _RemoteRecord:
-    """Record in another process; see `EpisodeRecord`."""
+    """Record of turns that reports to another process; implements `EpisodeRecord` in a worker."""
 
     def played(self, episode: str) -> tuple[Turn, ...]:
-        """Return the turns that were sent with the group."""
+        """Return the recorded turns of an episode, which were sent with the group."""
         return tuple(_GROUP_REPORTS.get().played.get(episode, ()))
 
     def add(self, episode: str, turn: Turn) -> None:
-        """Report a turn."""
+        """Report a finished turn as an event of the group."""
         _GROUP_REPORTS.get().events.put_nowait(TurnFinished(episode, turn))
 
     def drop(self, episode: str) -> None:
@@ -64,14 +64,14 @@ def _tell_of_a_place() -> None:
 
 
 class EnvironmentWorker:
-    """Plays the groups of a recipe.
+    """Plays groups of a recipe in a worker's process; implements the calls of `Worker`.
 
     Args:
-        assembly: Components of the recipe; of the policy only the tokenizer and the shape are read.
-        engine: Samples from the replicas.
+        assembly: Components of the recipe; of the policy only the tokenizer and the shape are used.
+        engine: Engine that samples from the replicas.
         reward: Reward instead of the recipe's; None: the recipe's.
         places: Maximum number of concurrent episodes.
-        node: Node of this process.
+        node: Node id of this process.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class EnvironmentWorker:
         self._memory: bytes | None = None
 
     async def play(self, work: Work) -> AsyncGenerator[Sequence[Event], None]:
-        """See `Worker.play`."""
+        """Play a group and yield its events in batches; see `Worker.play`."""
         if work.memory is not None and work.memory != self._memory:
             self._memory = work.memory
             self.assembly.method.load_state(pickle.loads(work.memory))  # from the run's own process
@@ -104,7 +104,7 @@ class EnvironmentWorker:
                 await playing
 
     async def status(self) -> WorkerStatus:
-        """See `Worker.status`."""
+        """Return the current status of the worker."""
         states = [collector.status() for collector in self._collectors.values()]
         running = sum(state.running for state in states)
         waits = [wait for collector in self._collectors.values() for wait in collector.waits()]
@@ -145,7 +145,7 @@ class EnvironmentWorker:
 
 
 def picklable_error(failure: Exception) -> Exception:
-    """Return the failure if it can be pickled, else an error with its description."""
+    """Return the error if it can be pickled, else a `RuntimeError` with its description."""
     try:
         loaded: Any = pickle.loads(pickle.dumps(failure))  # from this process
     except Exception:

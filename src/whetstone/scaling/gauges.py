@@ -19,19 +19,25 @@ SHOWN = {
     "whetstone_replica_queue": (REPLICA, "Number of requests in an engine replica."),
     "whetstone_transfer_seconds": (None, "Seconds until all replicas had received and checked the last weights."),
 }
-"""Gauge → (label that separates its series, description)."""
+"""Gauge name → (label that separates its series, description)."""
 
 
 class Gauges(Protocol):
-    """Receiver of the latest numbers."""
+    """Receiver of the latest values of a cluster's gauges."""
 
     def show(self, name: str, value: float, who: str = "") -> None:
-        """Show one of `SHOWN`, with the name of its worker or replica if it has series of those."""
+        """Set a gauge to its latest value.
+
+        Args:
+            name: Key of `SHOWN`.
+            value: Latest value.
+            who: Name of the worker or replica, if the gauge has one series for each.
+        """
         ...
 
 
 class RayGauges:
-    """Gauges that Ray exports; see `Gauges`.
+    """Gauges that Ray exports to Prometheus; see `Gauges`.
 
     Args:
         run: Name that distinguishes runs on one cluster.
@@ -48,13 +54,13 @@ class RayGauges:
         }
 
     def show(self, name: str, value: float, who: str = "") -> None:
-        """See `Gauges.show`."""
+        """Set a gauge of Ray; see `Gauges.show`."""
         kind = self._kinds[name]
         self._gauges[name].set(value, {"run": self._run, **({kind: who} if kind else {})})
 
 
 class NoGauges:
-    """Discards all numbers; see `Gauges`."""
+    """Gauges that discard all values, for clusters without monitoring."""
 
     def show(self, name: str, value: float, who: str = "") -> None:
-        """See `Gauges.show`."""
+        """Discard the value."""

@@ -1,4 +1,4 @@
-"""Policy without weights (meta tensors) for workers, which need only its tokenizer and shape.
+"""Policy without weights (meta tensors) for environment workers, which need only its tokenizer and shape.
 
 Note:
     Meta tensors cannot be moved to a device. At their destination they get uninitialized memory, which the system does
@@ -17,7 +17,7 @@ from whetstone.policies import Policy
 
 
 def to_meta_policy(policy: Policy) -> Policy:
-    """Return the policy with meta tensors as its parameters, and without a critic.
+    """Return a copy of the policy with meta tensors as its parameters, and without a critic.
 
     Parameters are float32, because another dtype would cause a cast, which writes to memory.
     """
@@ -33,7 +33,7 @@ def to_meta_policy(policy: Policy) -> Policy:
 
 
 def allocate_parameters(policy: Policy) -> Policy:
-    """Allocate uninitialized CPU memory for a policy of `to_meta_policy`."""
+    """Allocate uninitialized CPU memory for the parameters of a policy that `to_meta_policy` returned."""
     model: Any = policy.model
     model._apply(lambda tensor: torch.empty_like(tensor, device="cpu") if tensor.is_meta else tensor)
     model.tie_weights()  # a tensor that two modules share was duplicated

@@ -35,10 +35,10 @@ from whetstone.scaling.plan_memory import (
 )
 from whetstone.scaling.plan_rates import Rates, engine_rates, episode_shape, learner_rates, mean_context
 from whetstone.scaling.simulation import simulate_run
-from whetstone.scaling.simulation_scenario import Failures, Scenario, Summary
+from whetstone.scaling.simulation_scenario import Failures, Scenario, SimulationSummary
 
 _MOST_SIMULATED = 384
-"""Maximum number of simulated episodes per update; of more, a fraction is simulated."""
+"""Maximum number of simulated episodes per update; of a larger number, a fraction is simulated."""
 _UPDATES, _SKIPPED = 8, 3
 _LONGEST = 2.0
 """Length of the longest contexts, in multiples of the mean."""
@@ -50,11 +50,14 @@ _SWITCH_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Assignment of GPUs to learner and samplers."""
+    """Split of GPUs between learner and samplers."""
 
     learners: int
+    """Number of GPUs of the learner."""
     replicas: int
+    """Number of engine replicas."""
     tensor_parallel: int
+    """Number of GPUs of each replica."""
     colocated: bool
     """Whether the same GPUs train and sample, in turns."""
     together: int = 1
@@ -62,12 +65,12 @@ class Balance:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs."""
+        """Total number of GPUs."""
         return self.learners if self.colocated else self.learners + self.replicas * self.tensor_parallel
 
     @property
     def keys(self) -> dict[str, Any]:
-        """Keys of a recipe that specify it."""
+        """Recipe keys with the values that place this split."""
         return {
             "scale.learner_processes": self.learners,
             "scale.engine_replicas": self.replicas,
@@ -79,52 +82,60 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Prediction for the recipe's own `scale`."""
+    """Prediction for the split that the recipe's own `scale` specifies."""
 
     balance: Balance
-    summary: Summary
+    summary: SimulationSummary
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Prediction for other values of some keys."""
+class PlannedChange:
+    """Predicted throughput with other values of one or two recipe keys."""
 
     keys: Mapping[str, Any]
+    """Recipe keys with their changed values."""
     updates_per_hour: float
     episodes_per_hour: float
     bottleneck: str
+    """Component that limits the throughput after the change; see `SimulationSummary.bottleneck`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Prediction for a recipe."""
+class PlacementPlan:
+    """Best placement of a recipe on a number of GPUs, with its predicted throughput. `best_plan` returns it."""
 
     gpu: str
+    """Name of the GPU type."""
     gpus: int
+    """Number of GPUs."""
     parameters: int
+    """Number of parameters of the model."""
     balance: Balance
+    """Fastest split of the GPUs."""
     learner: LearnerMemory
     replica: ReplicaMemory
     seconds_per_update: float
     updates_per_hour: float
     episodes_per_hour: float
     tokens_per_second: float
-    summary: Summary
+    summary: SimulationSummary
+    """Result of its simulation."""
     simulated_share: float
-    """Fraction of the cluster that is simulated; 1: all of it."""
+    """Fraction of the cluster that is simulated, from 0 to 1; 1: all of it."""
     needed: Mapping[str, Any]
-    """Keys whose values must differ from the recipe's for it to fit."""
+    """Recipe keys whose values must differ from the recipe's for the model to fit."""
     others: Sequence[tuple[Balance, float]]
-    """Balances that were tried, with their updates per hour, the best first."""
+    """All simulated splits with their updates per hour, the fastest first."""
     own: Own | None
-    """Prediction for the recipe's `scale`, if it places GPUs."""
-    changes: Sequence[Change]
-    """Changes that add most episodes per hour, the best first."""
+    """Prediction for the recipe's own `scale`; None if it places no GPUs."""
+    changes: Sequence[PlannedChange]
+    """Changes of recipe keys that add most episodes per hour, the best first."""
     assumed: Mapping[str, Any]
+    """Rates that the prediction assumes."""
 
 
 def own_balance(resolved: Resolved) -> Balance | None:
-    """Return the GPU assignment of the recipe's `scale`; None if it places no GPUs."""
+    """Return the split of GPUs that the recipe's `scale` specifies; None if it places no GPUs."""
     scale = resolved.recipe.scale
     if not scale.on_ray or not (scale.replica_gpus or scale.colocated):
         return None
@@ -139,23 +150,29 @@ def own_balance(resolved: Resolved) -> Balance | None:
 
 def best_plan(
     resolved: Resolved, *, gpu: Gpu, gpus: int | None = None, model: str | None, rates: Rates, seed: int = 0
-) -> Plan:
-    """Find the best plan for a recipe's reinforcement learning stage.
+) -> PlacementPlan:
+    """Find the fastest placement of a recipe's reinforcement learning stage on a number of GPUs.
 
     Args:
+        resolved: Recipe of the run.
+        gpu: Type of the GPUs.
         gpus: Number of GPUs; None: as many as the recipe's `scale` places.
-        model: A size such as `8b`; None: the recipe's own policy.
+        model: Model size such as `8b`; None: the recipe's own policy.
+        rates: Measured or assumed rates.
+        seed: Seed of the simulation.
 
     Raises:
-        RecipeError: The recipe has no such stage, the model does not exist, or it does not fit.
+        RecipeError: The recipe has no such stage, the model size is unknown, or the model does not fit.
     """
     own = own_balance(resolved)
     if gpus is None:
         if own is None:
-            raise RecipeError("--gpus: required, because the recipe's scale places no GPUs (scale.replica_gpus)")
+            raise RecipeError(
+                "--gpus: required, because the recipe's scale places no GPUs; set it or scale.replica_gpus"
+            )
         gpus = own.gpus
     if gpus < 1:
-        raise RecipeError(f"--gpus: 1 or more, got {gpus}")
+        raise RecipeError(f"--gpus: must be at least 1, got {gpus}")
     settings = resolved.recipe.reinforcement
     if settings is None:
         raise RecipeError("reinforcement: a plan requires this stage, and the recipe has none")
@@ -167,7 +184,7 @@ def best_plan(
     tried.sort(key=lambda each: -each[1].updates_per_hour)
     best, best_summary = tried[0]
     share = cluster.share
-    return Plan(
+    return PlacementPlan(
         gpu=gpu.name,
         gpus=gpus,
         parameters=cluster.size.parameters,
@@ -196,12 +213,12 @@ def _model_size(resolved: Resolved, model: str | None) -> ModelSize:
         return size
     size = named_model(model)
     if size is None:
-        raise RecipeError(f'--model: "{model}" is not a size; 8b has eight billion parameters')
+        raise RecipeError(f'--model: "{model}" is not a size; name billions of parameters, such as 8b')
     return size
 
 
 class _Cluster:
-    """GPUs, a model, and a recipe to run on them."""
+    """Simulated cluster: GPUs of one type with a model and a recipe."""
 
     def __init__(
         self, resolved: Resolved, settings: ReinforcementSettings, size: ModelSize, gpu: Gpu, gpus: int, rates: Rates,
@@ -222,8 +239,8 @@ class _Cluster:
         episodes = settings.tasks_per_step * resolved.recipe.rollout.group_size
         self.share = max(1.0, episodes / _MOST_SIMULATED)
 
-    def balances(self) -> Iterator[tuple[Balance, Summary]]:
-        """Yield possible balances with their predictions."""
+    def balances(self) -> Iterator[tuple[Balance, SimulationSummary]]:
+        """Yield possible splits of the GPUs with their simulated throughput."""
         wide = self.replica.tensor_parallel
         learners = {self.fewest}
         for part in (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4):
@@ -233,10 +250,10 @@ class _Cluster:
             yield balance, self.simulated(balance, self.settings, self.resolved.recipe.rollout.max_in_flight)
 
     def predict_own(self, own: Balance) -> Own:
-        """Predict the recipe's own balance.
+        """Predict the throughput of the recipe's own split.
 
         Raises:
-            RecipeError: It needs more GPUs, or does not fit on them.
+            RecipeError: The split needs more GPUs than there are, or the model does not fit on them.
         """
         size, gpu, parts = self.size, self.gpu, f"{own.learners} for the learner"
         if not own.colocated:
@@ -254,13 +271,13 @@ class _Cluster:
         return Own(own, self.simulated(own, self.settings, self.resolved.recipe.rollout.max_in_flight))
 
     def replica_over(self, tensor_parallel: int) -> ReplicaMemory:
-        """Return the memory of a replica over `tensor_parallel` GPUs."""
+        """Return the memory of a replica that is spread over `tensor_parallel` GPUs."""
         if tensor_parallel == self.replica.tensor_parallel:
             return self.replica
         return replica_memory(self.size, self.gpu, tensor_parallel, self.context * _LONGEST)
 
-    def changes(self, balance: Balance, now: Summary) -> Iterator[Change]:
-        """Yield other values of one or two keys that improve the throughput."""
+    def changes(self, balance: Balance, now: SimulationSummary) -> Iterator[PlannedChange]:
+        """Yield other values of one or two keys that improve the throughput by at least 5 %."""
         settings, places = self.settings, self.resolved.recipe.rollout.max_in_flight
         ahead = settings.admit_ahead
         tried: list[tuple[dict[str, Any], ReinforcementSettings, int]] = [
@@ -283,18 +300,21 @@ class _Cluster:
             changed_summary = self.simulated(balance, changed, wide)
             each = changed_summary.updates_per_hour * changed.tasks_per_step * self.resolved.recipe.rollout.group_size
             if each > episodes * (1 + _MIN_GAIN):
-                yield Change(keys, changed_summary.updates_per_hour, each, changed_summary.bottleneck)
+                yield PlannedChange(keys, changed_summary.updates_per_hour, each, changed_summary.bottleneck)
 
-    def simulated(self, balance: Balance, settings: ReinforcementSettings, places: int) -> Summary:
-        """Simulate a balance."""
+    def simulated(self, balance: Balance, settings: ReinforcementSettings, places: int) -> SimulationSummary:
+        """Simulate a split of the GPUs with given settings and number of episode slots."""
         share = max(1.0, settings.tasks_per_step * self.resolved.recipe.rollout.group_size / _MOST_SIMULATED)
         return simulate_run(self.scenario(balance, settings, places, share))
 
     def scenario(self, balance: Balance, settings: ReinforcementSettings, places: int, share: float) -> Scenario:
-        """Return the scenario to simulate.
+        """Build the scenario of a split for the simulator.
 
         Args:
-            share: Divisor of replicas, groups and slots.
+            balance: Split of the GPUs.
+            settings: Settings of the reinforcement learning stage.
+            places: Number of episode slots.
+            share: Number by which replicas, groups and slots are divided to simulate a fraction of the cluster.
         """
         size, gpu, rates, recipe = self.size, self.gpu, self.rates, self.resolved.recipe
         engine = engine_rates(

@@ -1,4 +1,4 @@
-"""Data of GPUs and models for a plan, from data sheets and published configurations.
+"""Data of GPUs and models for plans, from data sheets and published configurations.
 
 Note:
     The largest number of operations in a data sheet assumes sparsity. These are dense operations in bfloat16.
@@ -19,12 +19,13 @@ from whetstone.errors import RecipeError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One accelerator."""
+    """Data sheet values of a GPU type."""
 
     name: str
     memory_gib: float
+    """Memory in GiB."""
     teraflops: float
-    """Dense bfloat16 TFLOPS."""
+    """Peak dense bfloat16 operations in TFLOPS."""
     memory_bandwidth: float
     """Memory bandwidth in GB per second."""
     link: float
@@ -61,10 +62,10 @@ MODELS: Mapping[str, ModelSize] = {
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of a name.
+    """Return the GPU type with this name, such as `h100`; upper and lower case are equal.
 
     Raises:
-        RecipeError: The name is unknown.
+        RecipeError: The name is unknown; the message lists the known ones.
     """
     gpu = GPUS.get(name.lower())
     if gpu is None:
@@ -73,7 +74,10 @@ def find_gpu(name: str) -> Gpu:
 
 
 def named_model(name: str) -> ModelSize | None:
-    """Return the model of a size such as `8b`; None if the name is not a size."""
+    """Return the shape of a dense model of a size such as `8b`; None if the name is not a size.
+
+    A size without published shape has the shape of the next smaller one.
+    """
     low = name.lower()
     if low in MODELS:
         return MODELS[low]

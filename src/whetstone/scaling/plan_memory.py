@@ -26,39 +26,41 @@ from whetstone.scaling.plan_hardware import Gpu
 _GIB = 2**30
 _USABLE = 0.9
 _FEWEST_SEQUENCES = 16
-"""Minimum number of sequences; a replica with room for fewer is spread over more GPUs."""
+"""Minimum number of sequences of a replica; one with room for fewer is spread over more GPUs."""
 _SPREADS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerMemory:
-    """Memory of one GPU of the learner."""
+    """Memory of one GPU of the learner, by use."""
 
     gpus: int
+    """Number of GPUs of the learner."""
     parts: Mapping[str, float]
-    """GiB by use."""
+    """Memory in GiB by use, such as weights and gradients."""
 
     @property
     def total(self) -> float:
-        """Sum of the parts in GiB."""
+        """Total memory in GiB."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMemory:
-    """Memory of one GPU of a replica."""
+    """Memory of one GPU of an engine replica."""
 
     tensor_parallel: int
+    """Number of GPUs of the replica."""
     weights: float
-    """Weights in GiB."""
+    """Memory of the weights in GiB."""
     keys: float
-    """Remaining GiB for the KV cache."""
+    """Remaining memory for the KV cache in GiB."""
     sequences: int
-    """Number of sequences of maximum length that fit."""
+    """Number of sequences of maximum length whose KV cache fits."""
 
 
 def trained_parameters(size: ModelSize, recipe: Recipe) -> int:
-    """Return the number of parameters that have a gradient."""
+    """Return the number of trainable parameters: those of the LoRA adapters, or all."""
     return size.parameters if recipe.policy.lora is None else size.count_lora_parameters(recipe.policy.lora.rank)
 
 
@@ -68,8 +70,12 @@ def learner_memory(
     """Compute the memory of each GPU of a learner with `gpus` GPUs.
 
     Args:
-        together: GPUs that compute each layer together. Their memory of a pass is counted as if each computed all of
-            it, which is more than they need.
+        size: Size of the model.
+        recipe: Recipe of the run.
+        settings: Settings of the reinforcement learning stage.
+        gpus: Number of GPUs.
+        together: Number of GPUs that compute each layer together. Their memory of a pass is counted as if each computed
+            all of it, which is an upper bound.
     """
     lora = recipe.policy.lora is not None
     shard = 1 / (gpus * _GIB)
@@ -94,14 +100,17 @@ def learner_memory(
 
 
 def learner_fits(memory: LearnerMemory, gpu: Gpu) -> bool:
-    """Return whether a GPU has enough usable memory."""
+    """Return whether the memory fits into nine tenths of a GPU."""
     return memory.total <= gpu.memory_gib * _USABLE
 
 
 def replica_memory(size: ModelSize, gpu: Gpu, tensor_parallel: int, context: float) -> ReplicaMemory:
-    """Compute the memory of each GPU of a replica.
+    """Compute the memory of each GPU of an engine replica.
 
     Args:
+        size: Size of the model.
+        gpu: Type of the GPUs.
+        tensor_parallel: Number of GPUs of the replica.
         context: Maximum number of tokens of a sequence.
     """
     weights = 2 * size.parameters / tensor_parallel / _GIB
@@ -111,10 +120,10 @@ def replica_memory(size: ModelSize, gpu: Gpu, tensor_parallel: int, context: flo
 
 
 def smallest_replica(size: ModelSize, gpu: Gpu, gpus: int, context: float) -> ReplicaMemory:
-    """Return the replica with the fewest GPUs that hold the model and some sequences.
+    """Find the replica with the fewest GPUs that holds the model and at least 16 sequences, or at least one.
 
     Raises:
-        RecipeError: No number of GPUs up to a node's suffices.
+        RecipeError: The model fits on no number of GPUs of one node.
     """
     tried = [replica_memory(size, gpu, spread, context) for spread in _SPREADS if spread <= gpus]
     for replica in tried:
@@ -134,12 +143,13 @@ def smallest_replica(size: ModelSize, gpu: Gpu, gpus: int, context: float) -> Re
 def fitting_learner(
     size: ModelSize, recipe: Recipe, settings: ReinforcementSettings, gpu: Gpu, gpus: int
 ) -> tuple[LearnerMemory, ReinforcementSettings]:
-    """Return the learner with the fewest GPUs, and the settings with which it fits.
+    """Find the learner with the fewest GPUs, and the settings with which it fits.
 
-    The settings are the recipe's own, or those that reduce the memory of a pass.
+    The settings are the recipe's own, or those that reduce the memory of a pass: activation checkpointing, then smaller
+    micro-batches.
 
     Raises:
-        RecipeError: It fits on no number of GPUs up to `gpus`; the message lists the memory by use.
+        RecipeError: The learner fits on no number of GPUs up to `gpus`; the message lists the memory by use.
     """
     every = list(_smaller(settings))
     for tried in every:

@@ -43,63 +43,76 @@ _ADDED_UP = 7
 pass; of queries, keys, values and the two products before the activation in the backward pass."""
 _ALL_REDUCE = 20e-6
 _MOST_SEQUENCES = 256
-"""Default maximum batch size of a server."""
+"""Default maximum batch size of an inference server."""
 
 
 class EpisodeFacts(Settings):
-    """Lengths and latencies of episodes."""
+    """Measured or assumed lengths and latencies of episodes."""
 
     turns: float | None = Field(None, ge=1)
     """Mean number of turns; null: half of `environment.max_turns`, plus one."""
     prompt_tokens: float = Field(512, ge=1)
+    """Mean number of tokens of the prompt."""
     turn_tokens: float | None = Field(None, ge=1)
     """Mean number of sampled tokens per turn; null: half of `rollout.max_new_tokens`."""
     observation_tokens: float = Field(256, ge=0)
+    """Mean number of tokens of an observation."""
     tool_seconds: float = Field(1.0, ge=0)
+    """Mean seconds of the tool calls of a turn."""
     reward_seconds: float = Field(0.0, ge=0)
+    """Mean seconds of the reward of an episode."""
     length_sigma: float = Field(0.6, ge=0)
     """Log-normal σ of the number of turns and of the tokens per turn."""
     tool_sigma: float = Field(1.0, ge=0)
+    """Log-normal σ of the tool seconds."""
 
 
 class EngineFacts(Settings):
-    """Measured rates of one replica; null: by the formula."""
+    """Measured rates of one replica; null: computed by the formula."""
 
     step_seconds: float | None = Field(None, gt=0)
+    """Seconds of a decode step, without the part per sequence."""
     step_seconds_per_sequence: float | None = Field(None, ge=0)
+    """Additional seconds of a decode step per sequence in the batch."""
     prefill_seconds_per_token: float | None = Field(None, ge=0)
+    """Seconds of prefill per prompt token."""
     max_sequences: int | None = Field(None, ge=1)
+    """Maximum number of sequences in the batch."""
     bandwidth_efficiency: float = Field(0.7, gt=0, le=1)
+    """Fraction η_b of the memory bandwidth that decoding reaches."""
     flops_efficiency: float = Field(0.5, gt=0, le=1)
+    """Fraction η_f of the peak operations that prefill reaches."""
 
 
 class LearnerFacts(Settings):
     """Measured rates of the learner."""
 
     mfu: float = Field(0.4, gt=0, le=1)
-    """Operations of the model over the peak of its GPUs (MFU)."""
+    """Model FLOPs utilization: operations of the model divided by the peak of its GPUs."""
     seconds: float = Field(1.0, ge=0)
     """Fixed seconds per update."""
     between_seconds: float = Field(0.0, ge=0)
+    """Seconds per step for work other than training and transfer."""
 
 
 class NetworkFacts(Settings):
     """Network between learner and samplers."""
 
     gigabytes_per_second: float | None = Field(None, gt=0)
-    """GB per second of one adapter; null: that of the GPU."""
+    """Bandwidth of one network adapter in GB per second; null: that of the GPU type."""
 
 
 class FailureFacts(Settings):
-    """Failure rates and restart times."""
+    """Failure rate and restart time of GPUs."""
 
     gpu_per_hour: float = Field(0.0, ge=0)
     """Failures of one GPU per hour; 16,384 GPUs failed 419 times in 54 days in the training of Llama 3: 2e-5."""
     restart_seconds: float = Field(300.0, ge=0)
+    """Seconds until a failed component works again."""
 
 
 class Rates(Settings):
-    """Keys of a rates file."""
+    """Contents of a rates file for `whetstone plan --rates`."""
 
     episode: EpisodeFacts = EpisodeFacts()
     engine: EngineFacts = EngineFacts()
@@ -109,12 +122,10 @@ class Rates(Settings):
 
 
 def read_rates(path: Path) -> Rates:
-    """Read rates from a YAML or JSON file, or from a run directory.
-
-    A run directory provides the lengths of its episodes.
+    """Read rates from a YAML or JSON file, or the lengths of episodes from a run directory.
 
     Raises:
-        RecipeError: It cannot be read, a key is unknown, or a value is out of range.
+        RecipeError: The file cannot be read, a key is unknown, or a value is out of range.
     """
     if path.is_dir():
         return Rates(episode=_measured(path))
@@ -131,10 +142,10 @@ def read_rates(path: Path) -> Rates:
 
 
 def _measured(run_dir: Path) -> EpisodeFacts:
-    """Return the lengths and latencies of a run's episodes."""
+    """Return the mean lengths and latencies of the episodes that a run recorded."""
     episodes = [line["turns"] for line in stored_lines(run_dir) if line.get("turns")]
     if not episodes:
-        raise RecipeError(f"{run_dir}: no recorded episode to read rates from")
+        raise RecipeError(f"{run_dir}: no recorded episode to read rates from; choose a run that has played episodes")
     turns = [turn for episode in episodes for turn in episode]
     later = [turn for episode in episodes for turn in episode[1:]]
     return EpisodeFacts(
@@ -151,9 +162,9 @@ def _count(turn: dict[str, Any], key: str) -> int:
 
 
 def episode_shape(facts: EpisodeFacts, recipe: Recipe) -> EpisodeShape:
-    """Return the distribution of episodes.
+    """Return the distribution of episodes for the simulator.
 
-    Limits of the recipe replace values that were not measured.
+    Values that were not measured are derived from limits of the recipe.
     """
     turns = facts.turns if facts.turns is not None else 1 + recipe.environment.max_turns / 2
     turn_tokens = facts.turn_tokens if facts.turn_tokens is not None else max(1, recipe.rollout.max_new_tokens / 2)
@@ -176,11 +187,15 @@ def mean_context(shape: EpisodeShape) -> float:
 def engine_rates(
     facts: EngineFacts, size: ModelSize, gpu: Gpu, *, tensor_parallel: int, sequences: int, context: float
 ) -> EngineRates:
-    """Compute the rates of one replica.
+    """Compute the rates of one replica by the formulas of this module, or take the measured ones.
 
     Args:
-        sequences: Number of sequences that fit.
-        context: Tokens in the context of a sequence at its end.
+        facts: Measured rates and efficiencies.
+        size: Size of the model.
+        gpu: Type of the GPUs.
+        tensor_parallel: Number of GPUs of the replica.
+        sequences: Number of sequences whose KV cache fits.
+        context: Number of tokens in the context of a sequence at its end.
     """
     flops = tensor_parallel * gpu.teraflops * 1e12 * facts.flops_efficiency
     bandwidth = tensor_parallel * gpu.memory_bandwidth * 1e9 * facts.bandwidth_efficiency
@@ -209,13 +224,19 @@ def learner_rates(
     together: int = 1,
     has_reference: bool = False,
 ) -> LearnerRates:
-    """Compute the rates of the learner.
+    """Compute the rates of the learner by the formulas of this module.
 
     Args:
-        together: GPUs that compute each layer together, and sum their parts of its states.
+        rates: Measured rates and efficiencies.
+        size: Size of the model.
+        gpu: Type of the GPUs.
+        settings: Settings of the reinforcement learning stage.
+        learners: Number of GPUs of the learner.
         travel: Number of parameters that are sent to replicas.
         trained: Number of parameters that have a gradient.
-        context: Tokens in the context of a sequence at its end.
+        tensor_parallel: Number of GPUs of a replica.
+        context: Number of tokens in the context of a sequence at its end.
+        together: Number of GPUs that compute each layer together.
         has_reference: Whether a reference model computes log-probs of each segment.
     """
     passes = settings.epochs + (1 / 3 if has_reference else 0)

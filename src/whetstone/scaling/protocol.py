@@ -23,17 +23,17 @@ if TYPE_CHECKING:
         InFlight,
         Scores,
     )
-    from whetstone.rollout.protocol import Plan, Strategy
+    from whetstone.rollout.protocol import GroupPlan, Strategy
     from whetstone.tokens import TokenSequence
     from whetstone.trajectory import Group, Score, Task, Trajectory, Turn
 
 
 class ActorUnavailable(Exception):
-    """The called process died, is unreachable, or restarted and is not ready yet."""
+    """Error: the called process died, is unreachable, or restarted and is not ready yet."""
 
 
 class ActorRestarting(ActorUnavailable):
-    """The called process died and is restarting."""
+    """Error: the called process died and is restarting, so a later call can succeed."""
 
 
 # ------------------------------------------------------------ engines
@@ -41,7 +41,7 @@ class ActorRestarting(ActorUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """A generation with the load of its replica."""
+    """Generation of a replica, with the load of the replica."""
 
     generation: Generation
     num_requests: int
@@ -50,15 +50,16 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """Weight update: the weights that changed since the previous version, or all of them."""
+    """Weight update for replicas: the weights that changed since the previous version, or all changed weights."""
 
     version: int
+    """Version of the weights after the update."""
     base_version: int | None
-    """Version that the update changes; None: it is complete, relative to a replica's initial weights."""
+    """Version that the update changes; None: the update is complete, relative to a replica's initial weights."""
     buffers: tuple[Any, ...]
-    """References to mappings of name → (array, dtype) in shared memory."""
+    """References to buffers in shared memory: mappings of name → (array, dtype)."""
     names: Mapping[str, tuple[int, int]]
-    """Name → (index of its buffer, checksum)."""
+    """Weight name → (index of its buffer, checksum)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,64 +67,72 @@ class ReplicaStatus:
     """Current status of an engine replica."""
 
     ready: bool
-    """Whether it received weights since it started; until then it serves no requests."""
+    """Whether the replica received weights since it started; until then it serves no requests."""
     version: int
+    """Version of the replica's weights."""
     statistics: EngineStatistics
     capabilities: EngineCapabilities
     num_requests: int
-    """Number of requests in it."""
+    """Number of requests in the replica, of all callers."""
     node: str
-    """Ray's id of its node."""
+    """Ray's id of the node on which the replica runs."""
     process: int
-    """Process id on its node."""
+    """Process id of the replica on its node."""
 
 
 class Replica(Protocol):
-    """One of several engines with the same weights. All calls raise `ActorUnavailable` if it is unreachable."""
+    """One of several inference engines with the same weights, in another process.
+
+    All calls raise `ActorUnavailable` if the replica is unreachable.
+    """
 
     @property
     def name(self) -> str:
-        """Display name, such as `replica 0`."""
+        """Display name of the replica, such as `replica 0`."""
         ...
 
     async def generate(self, request: GenerateRequest) -> GenerationResult:
-        """See `Engine.generate`."""
+        """Sample one generation; see `Engine.generate`."""
         ...
 
     async def score(self, tokens: TokenSequence, *, start: int) -> Scores:
-        """See `Engine.score`."""
+        """Compute the log-probs of given tokens; see `Engine.score`."""
         ...
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
-        """See `HasTokenizer.tokenize`; None if its engine does not accept text."""
+        """Tokenize a text with the replica's tokenizer; None if its engine does not accept text."""
         ...
 
     async def load(self, update: WeightUpdate, *, in_flight: InFlight) -> float:
-        """Load weights.
+        """Load a weight update.
+
+        Args:
+            update: Weights that changed.
+            in_flight: Handling of running requests; see `Engine.load_weights`.
 
         Returns:
-            Seconds until all of them were received and checked.
+            Seconds until all weights were received and checked.
 
         Raises:
-            ActorUnavailable: It is not at the version that the update changes, for example after a restart.
+            ActorUnavailable: The replica is not at the version that the update changes, for example after a restart.
             EngineError: A checksum differs.
         """
         ...
 
     async def sleep(self) -> None:
-        """See `SupportsSleep.sleep`; no effect if its engine does not support it."""
+        """Release the memory of the engine until the next weights; no effect if the engine does not support it."""
         ...
 
     async def status(self) -> ReplicaStatus:
-        """Return its current status."""
+        """Return the current status of the replica."""
         ...
 
     def abort(self, episode: str) -> None:
-        """See `Engine.abort`. Does not wait."""
+        """Abort the running generation of an episode; see `Engine.abort`. Does not wait."""
         ...
 
     def forget(self, episode: str) -> None:
-        """See `Engine.forget`. Does not wait."""
+        """Release the KV cache of an episode; see `Engine.forget`. Does not wait."""
         ...
 
 
@@ -132,25 +141,26 @@ class Replica(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A group for a worker to play."""
+    """Order for an environment worker: one group to play."""
 
-    plan: Plan
+    plan: GroupPlan
     strategy: Strategy | None
     """Rollout strategy; None: the recipe's own."""
     temperature: float
+    """Sampling temperature."""
     at_evaluation: bool
-    """Whether it is played as in an evaluation instead of in training."""
+    """Whether the group belongs to an evaluation instead of training."""
     recorded: bool
-    """Whether turns are reported as they finish."""
+    """Whether the worker reports each turn when it finishes, for the run's record."""
     played: Mapping[str, Sequence[Turn]] = field(default_factory=dict)
-    """Recorded turns by episode."""
+    """Recorded turns by episode id, after which the episodes resume."""
     memory: bytes | None = None
-    """Pickled state of components of the method; None: unchanged."""
+    """Pickled state of the method's components; None: unchanged since the previous group."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFinished:
-    """A turn of an episode has finished."""
+    """Event of a group: a turn of an episode has finished."""
 
     episode: str
     turn: Turn
@@ -158,23 +168,23 @@ class TurnFinished:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReset:
-    """The reported turns of an episode are void: the episode restarts."""
+    """Event of a group: an episode restarts, so that its reported turns are void."""
 
     episode: str
 
 
 @dataclass(frozen=True, slots=True)
 class SlotFree:
-    """An episode of the group has finished; others continue."""
+    """Event of a group: an episode has finished, and others continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Result of a group."""
+    """Last event of a group: its result, or the error of its strategy."""
 
     group: Group | None
     failure: Exception | None = None
-    """Error instead of a result."""
+    """Error that the worker raised instead of a result; None after success."""
 
 
 Event = TurnFinished | EpisodeReset | SlotFree | Finished
@@ -182,50 +192,51 @@ Event = TurnFinished | EpisodeReset | SlotFree | Finished
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """Current status of a worker."""
+    """Current status of an environment worker."""
 
     running: int
     """Number of running episodes."""
     queued: int
-    """Number of episodes that wait for a slot."""
+    """Number of episodes that wait for a slot of the worker."""
     on_tools: float
-    """Fraction of the running episodes that wait for their environment."""
+    """Fraction of the running episodes that wait for their environment, from 0 to 1."""
     retried: int
+    """Number of episodes played again after a failure of the infrastructure."""
     moved: int
-    """See `Collector.moved`."""
+    """Progress counter; see `Collector.moved`."""
     waits: tuple[tuple[str, str, float], ...]
-    """The longest waits; see `Collector.waits`."""
+    """Longest current waits: (episode, component, seconds); see `Collector.waits`."""
     rerouted: int
-    """Number of requests that were sent to another replica because one was gone."""
+    """Number of requests that were sent to another replica because the chosen one was gone."""
     judged: Mapping[str, float]
-    """Usage of its reward's judges so far; see `judge_metrics`."""
+    """Usage of the reward's judges so far; see `judge_metrics`."""
     busy_seconds: float
-    """Processor time used so far, in seconds."""
+    """Processor time of the worker so far, in seconds."""
     node: str
     process: int
 
 
 class Worker(Protocol):
-    """Plays groups, many episodes at once."""
+    """Environment worker in another process, which plays groups with many concurrent episodes."""
 
     @property
     def name(self) -> str:
-        """Display name, such as `worker 0`."""
+        """Display name of the worker, such as `worker 0`."""
         ...
 
     def play(self, work: Work) -> AsyncGenerator[Sequence[Event], None]:
-        """Yield the events of a group as they happen; the last event is `Finished`.
+        """Play a group and yield its events as they happen; the last event is `Finished`.
 
         Raises:
-            ActorUnavailable: It is unreachable, and has stopped playing the group.
+            ActorUnavailable: The worker is unreachable, and has stopped playing the group.
         """
         ...
 
     async def status(self) -> WorkerStatus:
-        """Return its current status.
+        """Return the current status of the worker.
 
         Raises:
-            ActorUnavailable: It is unreachable.
+            ActorUnavailable: The worker is unreachable.
         """
         ...
 
@@ -233,24 +244,30 @@ class Worker(Protocol):
 # ------------------------------------------------------------ rewards
 
 
-class Judge(Protocol):
-    """A remote reward. All calls raise `ActorUnavailable` if it is unreachable."""
+class RemoteReward(Protocol):
+    """Reward worker in another process. All calls raise `ActorUnavailable` if it is unreachable."""
 
     @property
     def name(self) -> str:
-        """Display name, such as `judge 0`."""
+        """Display name of the reward worker, such as `judge 0`."""
         ...
 
     async def judge(self, trajectory: Trajectory, task: Task, memory: bytes | None) -> Score:
-        """See `Reward`."""
+        """Score one trajectory; see `Reward`.
+
+        Args:
+            trajectory: Finished trajectory.
+            task: Task of the trajectory.
+            memory: Pickled state of the reward; None: unchanged, or the reward has no state.
+        """
         ...
 
     async def compare(self, trajectories: Sequence[Trajectory], task: Task, memory: bytes | None) -> Sequence[Score]:
-        """See `GroupReward`."""
+        """Score the trajectories of a group in comparison with each other; see `GroupReward.compared`."""
         ...
 
     async def status(self) -> Mapping[str, float]:
-        """Return the usage of its judges so far (see `judge_metrics`), and its `process`."""
+        """Return the usage of the reward's judges so far (see `judge_metrics`), and the process id as `process`."""
         ...
 
 

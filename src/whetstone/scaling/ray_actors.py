@@ -55,11 +55,11 @@ T = TypeVar("T")
 
 
 async def _answer(reference: Awaitable[T]) -> T:
-    """Await a call to an actor.
+    """Await a call to a Ray actor and convert Ray's errors.
 
     Raises:
         ActorUnavailable: The actor died or is unreachable; `ActorRestarting` if Ray restarts it.
-        Exception: Error that the call raised.
+        Exception: Error that the call raised in the actor.
     """
     try:
         return await reference
@@ -75,13 +75,17 @@ async def _answer(reference: Awaitable[T]) -> T:
 
 
 def _last_line(error: RayError) -> str:
-    """Return the message of a Ray error, which starts with a traceback if the actor's constructor failed."""
+    """Return the last line of a Ray error; the text starts with a traceback if the actor's constructor failed."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 async def _fetched(reference: Any) -> SharedBuffer:
-    """Fetch a buffer from shared memory, without a copy."""
+    """Fetch a buffer from Ray's shared memory, without a copy.
+
+    Raises:
+        EngineError: The buffer cannot be fetched.
+    """
     try:
         buffer: SharedBuffer = await reference
         return buffer
@@ -102,82 +106,90 @@ def _node() -> str:
 
 
 class ReplicaActor:
-    """An `EngineReplica` in a Ray actor."""
+    """Ray actor that runs an `EngineReplica` and forwards calls to it."""
 
     def __init__(self, making: ReplicaSpec, policy: Policy) -> None:
         _search(making.folders)
         self.replica = EngineReplica(making, policy, fetched=_fetched, node=_node())
 
     async def generate(self, request: GenerateRequest) -> GenerationResult:
-        """See `Replica`."""
+        """Forward to `EngineReplica.generate`."""
         return await self.replica.generate(request)
 
     async def score(self, tokens: TokenSequence, start: int) -> Scores:
-        """See `Replica`."""
+        """Forward to `EngineReplica.score`."""
         return await self.replica.score(tokens, start=start)
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
-        """See `Replica`."""
+        """Forward to `EngineReplica.tokenize`."""
         return await self.replica.tokenize(text)
 
     async def load(self, update: WeightUpdate, in_flight: InFlight) -> float:
-        """See `Replica`."""
+        """Forward to `EngineReplica.load`."""
         return await self.replica.load(update, in_flight)
 
     async def sleep(self) -> None:
-        """See `Replica`."""
+        """Forward to `EngineReplica.sleep`."""
         await self.replica.sleep()
 
     async def status(self) -> ReplicaStatus:
-        """See `Replica`.
+        """Return the replica's status.
 
-        If its engine has given up, the process exits, and Ray starts another.
+        If its engine has given up, the process exits, and Ray starts another one.
         """
         if not self.replica.alive:
             os._exit(1)
         return await self.replica.status()
 
     async def abort(self, episode: str) -> None:
-        """See `Replica`."""
+        """Forward to `EngineReplica.abort`."""
         self.replica.abort(episode)
 
     async def forget(self, episode: str) -> None:
-        """See `Replica`."""
+        """Forward to `EngineReplica.forget`."""
         self.replica.forget(episode)
 
     async def close(self) -> None:
-        """Close the engine."""
+        """Close the replica's engine."""
         await self.replica.close()
 
 
 @functools.cache
 def _actor_named(name: str) -> Any:
-    """Return an actor that exists; a failure is not cached."""
+    """Return the Ray actor with a name, cached; an exception is not cached.
+
+    Raises:
+        ActorUnavailable: The actor is not placed yet.
+    """
     try:
         return ray.get_actor(name)
     except ValueError:
-        raise ActorUnavailable("it was not placed yet") from None
+        raise ActorUnavailable("the replica was not placed yet") from None
 
 
 @dataclass(frozen=True, slots=True)
 class RayReplica:
-    """See `Replica`. If it has a name in Ray, it can be sent to callers before it is placed."""
+    """Handle of a replica in a Ray actor; implements `Replica`.
+
+    A handle with a name in Ray can be sent to callers before the actor is placed.
+    """
 
     placed: Any
-    """The actor, or its name in Ray."""
+    """Actor handle, or the actor's name in Ray."""
     name: str
+    """Display name of the replica, such as `replica 0`."""
 
     @property
     def actor(self) -> Any:
-        """The actor to call.
+        """Actor handle to call.
 
         Raises:
-            ActorUnavailable: It is not placed yet.
+            ActorUnavailable: The actor is not placed yet.
         """
         return _actor_named(self.placed) if isinstance(self.placed, str) else self.placed
 
     async def generate(self, request: GenerateRequest) -> GenerationResult:
-        """See `Replica`. Cancelling the call abandons the generation."""
+        """Call `generate` of the actor. Cancelling the call abandons the generation."""
         reference = self.actor.generate.remote(request)
         try:
             return await _answer(reference)
@@ -187,37 +199,37 @@ class RayReplica:
             raise
 
     async def score(self, tokens: TokenSequence, *, start: int) -> Scores:
-        """See `Replica`."""
+        """Call `score` of the actor."""
         return await _answer(self.actor.score.remote(tokens, start))
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
-        """See `Replica`."""
+        """Call `tokenize` of the actor."""
         return await _answer(self.actor.tokenize.remote(text))
 
     async def load(self, update: WeightUpdate, *, in_flight: InFlight) -> float:
-        """See `Replica`."""
+        """Call `load` of the actor."""
         return await _answer(self.actor.load.remote(update, in_flight))
 
     async def sleep(self) -> None:
-        """See `Replica`."""
+        """Call `sleep` of the actor."""
         await _answer(self.actor.sleep.remote())
 
     async def status(self) -> ReplicaStatus:
-        """See `Replica`."""
+        """Call `status` of the actor."""
         return await _answer(self.actor.status.remote())
 
     def abort(self, episode: str) -> None:
-        """See `Replica`."""
+        """Send `abort` to the actor without waiting; no effect if it is unavailable."""
         with contextlib.suppress(ActorUnavailable):
             self.actor.abort.remote(episode)
 
     def forget(self, episode: str) -> None:
-        """See `Replica`."""
+        """Send `forget` to the actor without waiting; no effect if it is unavailable."""
         with contextlib.suppress(ActorUnavailable):
             self.actor.forget.remote(episode)
 
     async def close(self) -> None:
-        """Close its engine, and a server that it started."""
+        """Close the replica's engine, and an inference server that the replica started."""
         await _answer(self.actor.close.remote())
 
 
@@ -226,25 +238,29 @@ class RayReplica:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """Arguments to create a worker in any process."""
+    """Arguments to create an environment worker in any process."""
 
     resolved: Resolved
     replicas: tuple[RayReplica, ...]
+    """Started engine replicas."""
     late: tuple[RayReplica, ...]
     """Replicas that may start later."""
     judges: tuple[RayJudge, ...]
+    """Reward workers; empty: the worker computes rewards itself."""
     capabilities: EngineCapabilities
     places: int
+    """Maximum number of concurrent episodes of the worker."""
     patience_seconds: float
+    """Maximum number of seconds that a request waits if all replicas or reward workers are gone."""
     routing: Routing
     folders: tuple[str, ...]
-    """Folders that are searched for modules of the recipe."""
+    """Folders that are searched for modules that the recipe names."""
     isolation: Isolation | None
-    """Isolation of third-party code in the run's own process, which all processes must provide."""
+    """Isolation of third-party code in the run's own process, which every process must provide; None: no isolation."""
 
 
 class WorkerActor:
-    """An `EnvironmentWorker` in a Ray actor."""
+    """Ray actor that runs an `EnvironmentWorker`."""
 
     def __init__(self, making: WorkerSpec, policy: Policy) -> None:
         torch.set_num_threads(1)  # nothing is computed here
@@ -262,12 +278,12 @@ class WorkerActor:
         self.worker = EnvironmentWorker(assembly, engine, reward=reward, places=making.places, node=_node())
 
     async def play(self, work: Work) -> AsyncGenerator[Sequence[Event], None]:
-        """See `Worker`."""
+        """Play a group and yield its events; see `Worker.play`."""
         async for events in self.worker.play(work):
             yield events
 
     async def status(self) -> WorkerStatus:
-        """See `Worker`."""
+        """Return the worker's status, and start to poll replicas that are not up."""
         self.worker.engine.look_for_late_ones()  # here an event loop runs
         return await self.worker.status()
 
@@ -284,13 +300,13 @@ def _judged_elsewhere(assembly: RunComponents, making: WorkerSpec) -> Distribute
 
 @dataclass(frozen=True, slots=True)
 class RayWorker:
-    """See `Worker`."""
+    """Handle of an environment worker in a Ray actor; implements `Worker`."""
 
     actor: Any
     name: str
 
     async def play(self, work: Work) -> AsyncGenerator[Sequence[Event], None]:
-        """See `Worker`."""
+        """Stream the events of a group from the actor; see `Worker.play`."""
         stream, over = self.actor.play.options(num_returns="streaming").remote(work), False
         try:
             while not over:
@@ -311,7 +327,7 @@ class RayWorker:
                 ray.cancel(stream)
 
     async def status(self) -> WorkerStatus:
-        """See `Worker`."""
+        """Call `status` of the actor."""
         return await _answer(self.actor.status.remote())
 
 
@@ -319,7 +335,7 @@ class RayWorker:
 
 
 class JudgeActor:
-    """The recipe's reward in a Ray actor."""
+    """Ray actor that computes the recipe's reward."""
 
     def __init__(self, resolved: Resolved, folders: Sequence[str], isolation: Isolation | None) -> None:
         torch.set_num_threads(1)
@@ -329,18 +345,18 @@ class JudgeActor:
         self._memory: bytes | None = None
 
     async def judge(self, trajectory: Trajectory, task: Task, memory: bytes | None) -> Score:
-        """See `Judge`."""
+        """Score one trajectory with the recipe's reward; see `RemoteReward.judge`."""
         self._remember(memory)
         return await _carried(self.reward(trajectory, task))
 
     async def compare(self, trajectories: Sequence[Trajectory], task: Task, memory: bytes | None) -> Sequence[Score]:
-        """See `Judge`."""
+        """Score the trajectories of a group with the recipe's group reward; see `RemoteReward.compare`."""
         self._remember(memory)
         assert isinstance(self.reward, GroupReward)
         return await _carried(self.reward.compared(trajectories, task))
 
     async def status(self) -> dict[str, float]:
-        """See `Judge`."""
+        """Return the usage of the reward's judges and the process id."""
         return {**judge_metrics(self.reward), "process": float(os.getpid())}
 
     def _remember(self, memory: bytes | None) -> None:
@@ -350,7 +366,7 @@ class JudgeActor:
 
 
 async def _carried(judging: Awaitable[T]) -> T:
-    """Await a result; errors are raised in a form that can be pickled."""
+    """Await a result; errors are converted to a form that can be pickled."""
     try:
         return await judging
     except (Exception, SystemExit) as failure:
@@ -361,19 +377,19 @@ async def _carried(judging: Awaitable[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class RayJudge:
-    """See `Judge`."""
+    """Handle of a reward worker in a Ray actor; implements `RemoteReward`."""
 
     actor: Any
     name: str
 
     async def judge(self, trajectory: Trajectory, task: Task, memory: bytes | None) -> Score:
-        """See `Judge`."""
+        """Call `judge` of the actor."""
         return await _answer(self.actor.judge.remote(trajectory, task, memory))
 
     async def compare(self, trajectories: Sequence[Trajectory], task: Task, memory: bytes | None) -> Sequence[Score]:
-        """See `Judge`."""
+        """Call `compare` of the actor."""
         return await _answer(self.actor.compare.remote(list(trajectories), task, memory))
 
     async def status(self) -> Mapping[str, float]:
-        """See `Judge`."""
+        """Call `status` of the actor."""
         return await _answer(self.actor.status.remote())

@@ -26,7 +26,7 @@ from whetstone.policies import on_cpu
 from whetstone.rollout import Collector, PolicyActor
 from whetstone.sandbox.isolation import strongest_layer
 from whetstone.scaling.distributed_collector import DistributedCollector
-from whetstone.scaling.engine_replica import ReplicaSpec
+from whetstone.scaling.engine_replica import ReplicaSpec, get_engine_settings
 from whetstone.scaling.gauges import RayGauges
 from whetstone.scaling.meta_model import to_meta_policy
 from whetstone.scaling.protocol import ActorRestarting, ActorUnavailable, Notify, ReplicaStatus
@@ -41,23 +41,22 @@ from whetstone.scaling.ray_actors import (
 )
 from whetstone.scaling.ray_start import Demand, RunningRay, start_ray
 from whetstone.scaling.replica_check import check_replica
-from whetstone.scaling.replica_engine import get_engine_settings
 from whetstone.scaling.scale_metrics import ScaleMetrics
 from whetstone.scaling.weight_broadcast import SharedWeights
 from whetstone.scaling.weight_sync_engine import WeightSyncEngine
 from whetstone.scaling.worker_pool import WorkerPool
 
 _OVERHEAD = 64
-"""Concurrent calls of an actor in addition to one per episode: statuses, weights."""
+"""Number of concurrent calls of an actor in addition to one per episode, for statuses and weights."""
 _FOR_EVER = -1
 _CLOSING_SECONDS = 10.0
 _RESTARTING_SECONDS = 0.25
-"""Interval between two status requests to a process that restarts."""
+"""Interval between two status requests to a process that restarts, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """An actor, and the arguments from which Ray recreates it."""
+    """Placed Ray actor with the arguments from which Ray recreates it."""
 
     actor: Any
     arguments: tuple[Any, ...]
@@ -65,7 +64,7 @@ class _Placed:
 
 @dataclass(slots=True)
 class RayCluster:
-    """Cluster on Ray; see `Cluster`."""
+    """Cluster of a run on Ray: implements `rollout.cluster.Cluster`. `start_ray_cluster` creates it."""
 
     assembly: RunComponents
     engine: WeightSyncEngine
@@ -80,7 +79,7 @@ class RayCluster:
         self.measured = ScaleMetrics(self.engine, self.pool, self.judges, gauges)
 
     def distribute_collector(self, collector: Collector) -> Collector:
-        """See `Cluster.distribute_collector`."""
+        """Return a collector that runs its groups in the workers; see `Cluster.distribute_collector`."""
         actor = collector.actor
         if not isinstance(actor, PolicyActor) or actor.engine is not self.engine:
             return collector
@@ -93,11 +92,11 @@ class RayCluster:
         )
 
     def metrics(self) -> dict[str, float]:
-        """See `Cluster.metrics`."""
+        """Return the metrics `scale/…` since the previous call."""
         return self.measured.collect()
 
     async def close(self) -> None:
-        """See `Cluster.close`."""
+        """Stop metrics, workers, replicas and judges, and shut down Ray if the run started it."""
         await self.measured.close()
         await self.pool.close()
         await self.engine.close()
@@ -111,16 +110,17 @@ class RayCluster:
 
 
 async def _close_replica(replica: RayReplica) -> None:
-    """Close the engine of a replica, if it is reachable."""
+    """Close the engine of a replica; no effect if the replica is unreachable or does not close in time."""
     with contextlib.suppress(ActorUnavailable, TimeoutError):
         async with asyncio.timeout(_CLOSING_SECONDS):
             await replica.close()
 
 
 async def start_ray_cluster(assembly: RunComponents, *, version: int, notify: Notify) -> RayCluster:
-    """Start and check everything that the recipe's `scale` specifies.
+    """Start and check all processes that the recipe's `scale` specifies.
 
     Args:
+        assembly: Components of the run.
         version: Version of the policy's weights.
         notify: Receives a line when processes are placed, and later when one dies or returns.
 
@@ -129,7 +129,9 @@ async def start_ray_cluster(assembly: RunComponents, *, version: int, notify: No
     """
     resolved, scale = assembly.resolved, assembly.resolved.recipe.scale
     if scale.colocated and assembly.policy.device.type == "cpu":
-        raise resolved.error("scale.colocated", "the policy is computed on the CPU: there is no GPU to share")
+        raise resolved.error(
+            "scale.colocated", "the policy is computed on the CPU, so there is no GPU to share; remove this key"
+        )
     began = time.perf_counter()
     async with contextlib.AsyncExitStack() as undone:  # if a later component does not start
         running = await asyncio.to_thread(start_ray, resolved, get_demand(assembly))
@@ -137,7 +139,7 @@ async def start_ray_cluster(assembly: RunComponents, *, version: int, notify: No
         placed: list[_Placed] = []
         undone.callback(_end, placed)
         making = _ReplicaPlacing(assembly, version, placed)
-        replicas, statuses = await making.begun()
+        replicas, statuses = await making.start_replicas()
         judges = [
             RayJudge(
                 _kind(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(
@@ -180,7 +182,7 @@ async def start_ray_cluster(assembly: RunComponents, *, version: int, notify: No
 
 
 def _end(placed: Sequence[_Placed]) -> None:
-    """Kill the placed actors."""
+    """Kill placed actors."""
     for each in placed:
         ray.kill(each.actor)
 
@@ -199,7 +201,7 @@ def get_demand(assembly: RunComponents) -> Demand:
 
 
 class _ReplicaPlacing:
-    """Places the replicas of a run: initial ones, and late ones that may join."""
+    """Places the engine replicas of a run: the initial ones, and late ones that may join."""
 
     def __init__(self, assembly: RunComponents, version: int, placed: list[_Placed]) -> None:
         scale = assembly.resolved.recipe.scale
@@ -213,8 +215,12 @@ class _ReplicaPlacing:
         policy = replace(assembly.policy, model=on_cpu(assembly.policy.model), critic=None)
         self._sent = ray.put(policy)
 
-    async def begun(self) -> tuple[list[RayReplica], list[ReplicaStatus]]:
-        """Start the initial replicas and return them with their statuses; they have no weights yet."""
+    async def start_replicas(self) -> tuple[list[RayReplica], list[ReplicaStatus]]:
+        """Start the initial replicas and wait until they respond; they have no weights yet.
+
+        Returns:
+            The replicas and their statuses.
+        """
         assembly = self.assembly
         count = assembly.resolved.recipe.scale.engine_replicas
         replicas = [RayReplica(self._placed(k), f"replica {k}") for k in range(count)]
@@ -224,7 +230,7 @@ class _ReplicaPlacing:
         return replicas, list(statuses)
 
     def place_late_ones(self) -> None:
-        """Have Ray start the late replicas as soon as it has room for them."""
+        """Request the late replicas; Ray starts each one when the cluster has room for it."""
         first = self.assembly.resolved.recipe.scale.engine_replicas
         for k, replica in enumerate(self.late, start=first):
             self._placed(k, name=replica.placed)
@@ -254,7 +260,7 @@ async def _workers(
     placed: list[_Placed],
     notify: Notify,
 ) -> WorkerPool:
-    """Start the initial workers and return the pool; late workers are placed when there is room."""
+    """Start the initial environment workers and return the pool; late workers start when the cluster has room."""
     recipe = assembly.resolved.recipe
     scale, places = recipe.scale, math.ceil(recipe.rollout.max_in_flight / recipe.scale.environment_workers)
     # a worker computes nothing, and its node may lack the policy's device
@@ -292,7 +298,9 @@ async def _workers(
 
 
 def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly: RunComponents, **more: Any) -> Any:
-    """Return an actor class with its resources, which Ray restarts whenever it dies, if necessary on another node."""
+    """Return a Ray actor class with its resources. Ray restarts such an actor when it dies, if necessary on another
+    node.
+    """
     options = {
         "num_cpus": cpus,
         "num_gpus": gpus,
@@ -306,13 +314,13 @@ def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly:
 
 @dataclass(frozen=True, slots=True)
 class _RecordingActorClass:
-    """Actor class that stores which actors were placed."""
+    """Ray actor class that records which actors were placed, so that an error during the start can kill them."""
 
     kind: Any
     placed: list[_Placed]
 
     def remote(self, *arguments: Any) -> Any:
-        """Place an actor."""
+        """Place an actor and record it."""
         actor = self.kind.remote(*arguments)
         self.placed.append(_Placed(actor, arguments))
         return actor
@@ -321,10 +329,10 @@ class _RecordingActorClass:
 async def _begun(status: Callable[[], Awaitable[Any]], name: str, assembly: RunComponents) -> Any:
     """Wait until a process that was just placed responds, and return its status.
 
-    If it is killed meanwhile, waits for its replacement by Ray.
+    If the process is killed meanwhile, waits for its replacement by Ray.
 
     Raises:
-        EngineError: It does not start, or not in time.
+        EngineError: The process does not start, or not in time.
     """
     seconds = assembly.resolved.recipe.scale.start_timeout_seconds
     try:
@@ -336,7 +344,9 @@ async def _begun(status: Callable[[], Awaitable[Any]], name: str, assembly: RunC
                     await asyncio.sleep(_RESTARTING_SECONDS)
     except TimeoutError:
         limit = f"{seconds:g} s (scale.start_timeout_seconds)"
-        raise EngineError(f"scale: {name} did not start within {limit}: Ray may lack resources to place it") from None
+        raise EngineError(
+            f"scale: {name} did not start within {limit}; Ray may lack resources: request fewer in scale"
+        ) from None
     except ActorUnavailable as gone:
         raise EngineError(f"scale: {name} died during its start: {gone}") from None
 
@@ -351,7 +361,7 @@ def _check_capabilities(assembly: RunComponents, status: ReplicaStatus) -> None:
 
 
 def _init_fields(kind: type) -> list[str]:
-    """Return the constructor arguments of a dataclass."""
+    """Return the names of the constructor arguments of a dataclass."""
     return [each.name for each in kind.__dataclass_fields__.values() if each.init]  # type: ignore[attr-defined]
 
 

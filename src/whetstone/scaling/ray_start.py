@@ -1,7 +1,7 @@
 """Start of a local Ray instance, or connection to a cluster, with a check of the requested resources.
 
 A local instance communicates only over the loopback address, with a token that only its processes have. Its files are
-in a folder that is deleted with it.
+in a temporary folder that is deleted at the end.
 
 Note:
     Ray waits forever for resources that no machine has. They are counted before anything is placed.
@@ -43,29 +43,33 @@ class Demand:
     """Resources that a run requests from a cluster."""
 
     cpus: float
+    """Number of CPUs of all workers and replicas."""
     gpus: float
+    """Number of GPUs of all replicas."""
     model_bytes: int
-    """Bytes of all weights."""
+    """Size of all weights of the policy, in bytes."""
     trained_bytes: int
-    """Bytes of the weights that are sent to replicas."""
+    """Size of the weights that are sent to replicas, in bytes."""
     replicas: int
+    """Number of engine replicas."""
 
     @property
     def store_bytes(self) -> int:
-        """Bytes of shared memory: the policy, two versions of the trained weights, and groups in transfer."""
+        """Required shared memory in bytes: the policy, two versions of the trained weights, and groups in transfer."""
         return self.model_bytes + 2 * self.trained_bytes + _LEAST_STORE
 
 
 @dataclass(slots=True)
 class RunningRay:
-    """Ray instance of a run."""
+    """Ray instance that a run uses."""
 
     is_owned: bool
-    """Whether it ends with the run."""
+    """Whether the run started or joined the instance itself, so that it disconnects at its end."""
     folder: Path | None = None
+    """Temporary folder of a local instance; None for an existing cluster."""
 
     def close(self) -> None:
-        """End it, if it belongs to the run."""
+        """Disconnect from Ray, which ends a local instance, and delete its temporary folder."""
         if self.is_owned:
             import ray
 
@@ -78,8 +82,8 @@ class RunningRay:
 def set_ray_environment(scale: ScaleSettings) -> Iterator[None]:
     """Set the environment variables of a local Ray instance while the block runs.
 
-    Ray reads some of them at its import. Variables that are set already are unchanged. `PYTHONPATH` lets its processes
-    find the modules that a recipe names.
+    Ray reads some of them at its import. Variables that are already set are unchanged. `PYTHONPATH` lets Ray's
+    processes find the modules that a recipe names.
     """
     if scale.backend != "local-ray":
         yield
@@ -100,16 +104,22 @@ def set_ray_environment(scale: ScaleSettings) -> Iterator[None]:
 
 @functools.cache
 def _token() -> str:
-    """Return the token of Ray, which keeps the first one for the lifetime of the process, also for later clusters."""
+    """Return the authentication token of Ray: one per process, because Ray keeps the first token also for later
+    clusters.
+    """
     return secrets.token_hex(32)
 
 
 def start_ray(resolved: Resolved, demand: Demand) -> RunningRay:
-    """Start or join a Ray instance with the requested resources.
+    """Start or join a Ray instance and check that it has the requested resources.
+
+    Args:
+        resolved: Recipe of the run.
+        demand: Requested resources.
 
     Raises:
-        RecipeError: It has fewer resources than requested; the message has the numbers.
-        EngineError: It does not start, or is unreachable.
+        RecipeError: The instance has fewer resources than requested; the message has the numbers.
+        EngineError: Ray does not start, or is unreachable.
     """
     import ray
 
@@ -171,7 +181,7 @@ def _check_room(resolved: Resolved, demand: Demand) -> None:
     """Check that the cluster has the requested resources.
 
     Raises:
-        RecipeError: It has fewer.
+        RecipeError: The cluster has fewer resources.
     """
     import ray
 

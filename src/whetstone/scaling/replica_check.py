@@ -19,15 +19,23 @@ from whetstone.scaling.protocol import ActorRestarting, ActorUnavailable, Genera
 from whetstone.tokens import TokenSequence
 
 BOUND = 0.05
-"""Maximum mean difference in nats; equal precision stays below 0.001, bfloat16 against float32 is about 0.02."""
+"""Maximum mean difference of log-probs in nats; equal precision stays below 0.001, bfloat16 against float32 is about
+0.02."""
 _DRAWN = 16
 
 
 async def check_replica(replica: Replica, assembly: RunComponents, *, timeout_seconds: float) -> None:
-    """Check that a replica tokenizes and samples as the policy does.
+    """Check that a replica has the policy's tokenizer, vocabulary and weights.
+
+    Compares the token ids of known texts, and the log-probs of sampled tokens with the policy's own.
+
+    Args:
+        replica: Replica that was started.
+        assembly: Components of the run.
+        timeout_seconds: Maximum number of seconds until the replica responds.
 
     Raises:
-        EngineError: It does not; the message has the numbers.
+        EngineError: The replica differs or does not respond; the message has the numbers.
     """
     policy = assembly.policy
     for text in TEXTS:
@@ -76,7 +84,7 @@ async def _tokenized(replica: Replica, text: str, timeout_seconds: float) -> tup
 
 
 async def _first_drawn(replica: Replica, prompt: TokenSequence, timeout_seconds: float) -> GenerationResult:
-    """Sample from a replica, once it has received its weights."""
+    """Sample a few tokens from a replica; retries until the replica has received its weights."""
     began = time.perf_counter()
     while True:
         try:

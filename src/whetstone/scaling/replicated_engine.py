@@ -36,50 +36,51 @@ from whetstone.tokens import TokenSequence
 
 T = TypeVar("T")
 Routing = Literal["prefix", "load"]
-"""Criterion to choose a replica. `prefix`: its cached prefix of the prompt and its load; an episode stays with its
-replica. `load`: only its load, request by request."""
+"""Criterion for choosing a replica. `prefix`: the cached prefix of the prompt and the load; an episode stays with its
+replica. `load`: only the load, for each request."""
 
 LOOK_SECONDS = 0.5
-"""Interval between two status requests to a replica."""
+"""Interval between two status requests to a replica, in seconds."""
 REPORT_SECONDS = 2.0
-"""Seconds for which the reported load by other callers is used."""
+"""Seconds for which a reported load of other callers is used."""
 
 
 @dataclass(slots=True, eq=False)
 class ReplicaHandle:
-    """State of a replica in one calling process."""
+    """Knowledge of one calling process about a replica: availability, load and estimated KV cache."""
 
     replica: Replica
     up: bool = False
-    """Whether it can receive requests."""
+    """Whether the replica can receive requests."""
     own_requests: int = 0
-    """Number of its requests from this process."""
+    """Number of requests of this process in the replica."""
     other_requests: int = 0
-    """Number of its requests from other callers, when it last responded."""
+    """Number of requests of other callers in the replica, when it last responded."""
     reported_at: float = 0.0
-    """Time of that response."""
+    """Time of the replica's last response."""
     episodes: set[str] = field(default_factory=set)
-    """Episodes whose KV cache it may hold."""
+    """Episodes whose KV cache the replica may hold."""
     sent: SentPrefixes = field(default_factory=SentPrefixes)
-    """Prefixes of prompts that were sent to it lately."""
+    """Prefixes of prompts that were recently sent to the replica."""
     status: ReplicaStatus | None = None
-    """Last status."""
+    """Last status of the replica; None before the first one."""
     earlier_statistics: EngineStatistics = field(default_factory=EngineStatistics)
-    """Statistics of the processes that it replaced."""
+    """Summed statistics of the replica's earlier processes."""
     died: int = 0
+    """Number of times that the replica's process was replaced."""
 
     @property
     def load(self) -> tuple[int, int]:
-        """(number of its requests, number of episodes that may send it the next one)."""
+        """(number of requests in the replica, number of episodes that may send it their next request)."""
         known = time.perf_counter() - self.reported_at < REPORT_SECONDS
         return self.own_requests + (self.other_requests if known else 0), len(self.episodes)
 
     def update_load(self, num_requests: int) -> None:
-        """Store the number of requests in it, of all callers."""
+        """Store the number of requests in the replica, of all callers."""
         self.other_requests, self.reported_at = max(0, num_requests - self.own_requests), time.perf_counter()
 
     def update_status(self, status: ReplicaStatus) -> None:
-        """Store its status."""
+        """Store the replica's status; a new process adds to `died`."""
         if self.status is not None and (self.status.process, self.status.node) != (status.process, status.node):
             self.earlier_statistics = add_statistics(self.earlier_statistics, self.status.statistics)
             self.died += 1
@@ -88,14 +89,15 @@ class ReplicaHandle:
 
 
 class ReplicatedEngine:
-    """Engine of several replicas, for a process that does not send weights to them.
+    """Engine that distributes requests over replicas. Environment workers use it; the learner uses `WeightSyncEngine`.
 
     Args:
-        replicas: One or more replicas, which have started.
+        replicas: One or more started replicas.
         late: Replicas that receive requests once they are ready.
-        capabilities: Abilities of all of them.
-        patience_seconds: Maximum seconds that a request waits if all replicas are gone.
-        routing: Criterion to choose a replica.
+        capabilities: Capabilities of all replicas.
+        patience_seconds: Maximum number of seconds that a request waits if all replicas are gone.
+        version: Version of the replicas' weights.
+        routing: Criterion for choosing a replica.
     """
 
     def __init__(
@@ -123,12 +125,12 @@ class ReplicatedEngine:
 
     @property
     def alive(self) -> bool:
-        """Whether it accepts requests."""
+        """Whether the engine accepts requests: True until `close`."""
         return not self._closed
 
     @property
     def statistics(self) -> EngineStatistics:
-        """Sum of the statistics of all replicas, as far as they are known."""
+        """Sum of the last known statistics of all replicas."""
         total = EngineStatistics()
         for handle in self.handles:
             total = add_statistics(total, handle.earlier_statistics)
@@ -137,10 +139,13 @@ class ReplicatedEngine:
         return total
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """See `Engine.generate`.
+        """Sample one generation on a replica; see `Engine.generate`.
+
+        If the replica dies, another one repeats the request and samples the same tokens.
 
         Raises:
             ValueError: The request has `on_tokens`: replicas return whole generations only.
+            InfrastructureError: No replica was available in time.
         """
         if request.on_tokens is not None:
             raise ValueError("on_tokens: an engine of replicas returns whole generations; leave it out")
@@ -154,18 +159,18 @@ class ReplicatedEngine:
         return await self._request(ask, request.prompt.keys, request.episode)
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
-        """See `Engine.score`."""
+        """Compute the log-probs of given tokens on a replica; see `Engine.score`."""
         check_media(tokens, self.capabilities, engine="of replicas")
         return await self._request(lambda handle: handle.replica.score(tokens, start=start), (), None)
 
     def abort(self, episode: str) -> None:
-        """See `Engine.abort`."""
+        """Abort the running generation of an episode on its replicas; see `Engine.abort`."""
         for handle in self.handles:
             if episode in handle.episodes:
                 handle.replica.abort(episode)
 
     def forget(self, episode: str) -> None:
-        """See `Engine.forget`."""
+        """Release the KV cache of an episode on its replicas; see `Engine.forget`."""
         self._at.pop(episode, None)
         for handle in self.handles:
             if episode in handle.episodes:
@@ -173,7 +178,7 @@ class ReplicatedEngine:
                 handle.replica.forget(episode)
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
-        """Raise an error: the learner's process sends weights to replicas.
+        """Raise an error: only the learner's process sends weights to replicas.
 
         Raises:
             InfrastructureError: Always.
@@ -181,7 +186,7 @@ class ReplicatedEngine:
         raise InfrastructureError("weights are sent to replicas by the learner's process")
 
     async def close(self) -> None:
-        """Stop sending requests; the replicas continue to run."""
+        """Stop sending requests; the replicas continue to run for other processes."""
         self._closed = True
         self._changed.set()
         for task in self._looking.values():
@@ -194,10 +199,7 @@ class ReplicatedEngine:
         return sum(handle.up for handle in self.handles)
 
     def look_for_late_ones(self) -> None:
-        """Start to check whether replicas that are not up are ready.
-
-        Requires a running event loop.
-        """
+        """Start to poll replicas that are not up until they are ready; requires a running event loop."""
         for handle in self.handles:
             if not handle.up:
                 self._lose(handle)
@@ -217,7 +219,7 @@ class ReplicatedEngine:
                 handle.own_requests -= 1
 
     async def _select_handle(self, keys: Sequence[int], episode: str | None) -> ReplicaHandle:
-        """Return the replica of an episode, or the one with the lowest cost.
+        """Choose the replica of an episode, or the one with the lowest cost.
 
         Raises:
             InfrastructureError: No replica is up, and none returned in time.
@@ -250,7 +252,7 @@ class ReplicatedEngine:
         return best
 
     def _best(self, up: Sequence[ReplicaHandle], keys: Sequence[int]) -> ReplicaHandle:
-        """Return the replica with the lowest cost for a prompt, of those that are up."""
+        """Return the replica with the lowest routing cost for a prompt, of those that are up."""
         if self.routing == "load" or len(up) == 1 or not keys:
             return min(up, key=lambda handle: handle.load)
         chain, fewest = hash_prefixes(keys), min(len(handle.episodes) for handle in up)
@@ -265,7 +267,7 @@ class ReplicatedEngine:
         return best
 
     def _lose(self, handle: ReplicaHandle) -> None:
-        """Mark a replica as gone until it reports that it is ready; its KV cache is lost."""
+        """Mark a replica as gone and poll it until it is ready; its KV cache is lost."""
         handle.up = False
         handle.sent.forget()
         if handle not in self._looking and not self._closed:
@@ -273,7 +275,7 @@ class ReplicatedEngine:
             looking.add_done_callback(lambda _: self._looking.pop(handle, None))
 
     async def _back(self, handle: ReplicaHandle) -> None:
-        """Wait until a replica is ready."""
+        """Poll a replica until it is ready, then let it receive requests."""
         while not handle.up:
             await asyncio.sleep(LOOK_SECONDS)
             try:
@@ -287,5 +289,5 @@ class ReplicatedEngine:
 
 
 def add_statistics(one: EngineStatistics, other: EngineStatistics) -> EngineStatistics:
-    """Add the statistics of two engines."""
+    """Add the statistics of two engines, field by field."""
     return replace(one, **{each.name: getattr(one, each.name) + getattr(other, each.name) for each in fields(one)})

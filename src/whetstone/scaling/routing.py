@@ -30,16 +30,16 @@ MAX_BLOCKS = 16384
 
 
 class SentPrefixes:
-    """Prefixes that were sent to a replica lately."""
+    """Prefixes of prompts that were recently sent to a replica: an estimate of its KV cache."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def count_matched_tokens(self, chain: Sequence[int]) -> int:
-        """Return the number of prompt tokens that it has, as whole blocks.
+        """Return the number of leading prompt tokens that the replica has probably cached, in whole blocks.
 
         Args:
-            chain: See `hash_prefixes`.
+            chain: Hashes of the prompt's prefixes; see `hash_prefixes`.
         """
         count = 0
         for block in chain:
@@ -49,7 +49,7 @@ class SentPrefixes:
         return count * BLOCK
 
     def note(self, chain: Sequence[int]) -> None:
-        """Store a prompt that was sent to it."""
+        """Record a prompt that was sent to the replica, by its prefix hashes."""
         for block in chain:
             self._blocks[block] = None
             self._blocks.move_to_end(block)
@@ -57,7 +57,7 @@ class SentPrefixes:
             self._blocks.popitem(last=False)
 
     def forget(self) -> None:
-        """Clear all prefixes after a restart."""
+        """Discard all prefixes, because the replica restarted and lost its KV cache."""
         self._blocks.clear()
 
 

@@ -1,4 +1,4 @@
-"""Metrics of a cluster since the last step: utilization, queues, weight transfers, failures.
+"""Metrics of a cluster for each step: utilization, queues, weight transfers, failures.
 
 Note:
     Counters start at 0 when a process restarts. Differences are computed within one process.
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whetstone.scaling.gauges import Gauges, NoGauges
-from whetstone.scaling.protocol import ActorUnavailable, Judge, ReplicaStatus, WorkerStatus
+from whetstone.scaling.protocol import ActorUnavailable, RemoteReward, ReplicaStatus, WorkerStatus
 from whetstone.scaling.replicated_engine import ReplicaHandle
 from whetstone.scaling.weight_sync_engine import WeightSyncEngine
 from whetstone.scaling.worker_pool import WorkerPool
@@ -23,6 +23,8 @@ _LOOK_SECONDS = 0.25
 
 @dataclass(slots=True)
 class _Mean:
+    """Running mean that is reset after each read."""
+
     total: float = 0.0
     count: int = 0
 
@@ -38,7 +40,7 @@ class _Mean:
 
 @dataclass(slots=True)
 class _Counters:
-    """Sums of counters over processes that may restart."""
+    """Sums of counters over processes that may restart; each process counts from 0."""
 
     lives: dict[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
 
@@ -54,17 +56,17 @@ class _Counters:
 
 
 class ScaleMetrics:
-    """Reads the status of a cluster several times per second.
+    """Collects the metrics of a cluster by polling it several times per second. `RayCluster` creates it.
 
     Args:
         engine: Engine with the replicas.
         pool: Pool of the environment workers.
         judges: Reward workers.
-        gauges: Receiver of the current numbers of each.
+        gauges: Receiver of the current values of each process; None: no gauges.
     """
 
     def __init__(
-        self, engine: WeightSyncEngine, pool: WorkerPool, judges: Sequence[Judge], gauges: Gauges | None = None
+        self, engine: WeightSyncEngine, pool: WorkerPool, judges: Sequence[RemoteReward], gauges: Gauges | None = None
     ) -> None:
         self.engine, self.pool, self.judges = engine, pool, judges
         self._gauges = gauges or NoGauges()
@@ -78,12 +80,12 @@ class ScaleMetrics:
         self._looking = asyncio.create_task(self._look())
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop polling the cluster."""
         self._looking.cancel()
         await asyncio.gather(self._looking, return_exceptions=True)
 
     def collect(self) -> dict[str, float]:
-        """Return the metrics since the last call; `judge/…` cover the whole run."""
+        """Return the metrics since the previous call by name; `judge/…` cover the whole run."""
         now = time.perf_counter()
         seconds, self._since = max(1e-9, now - self._since), now
         replicas = max(1, self.engine.count)
@@ -124,7 +126,7 @@ class ScaleMetrics:
         }
 
     def _nodes(self) -> set[str]:
-        """Return the nodes of processes that are up, by their last status."""
+        """Return the node ids of all processes that are up, by their last status."""
         replicas = [handle.status for handle in self.engine.handles if handle.up]
         return {status.node for status in (*self.pool.last_statuses(), *replicas) if status is not None}
 

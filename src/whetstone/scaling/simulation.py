@@ -8,7 +8,7 @@ latencies of a group are sampled with the scenario's seed and the group's number
 
 Note:
     A scheduled event can be void when its time is reached. Code that changes a condition of an event increments the
-    counter that the event was scheduled with.
+    counter that the event was scheduled with. Events of an episode carry its epoch, which a restart increments.
 """
 
 from __future__ import annotations
@@ -16,36 +16,97 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from whetstone.rollout.batch_scheduling import next_batch
-from whetstone.scaling.simulation_episode import SimulatedEpisode, State, Workers
 from whetstone.scaling.simulation_measures import Measures
-from whetstone.scaling.simulation_replica import Replica, Request
-from whetstone.scaling.simulation_scenario import Scenario, Summary
+from whetstone.scaling.simulation_replica import SimulatedReplica, SimulatedRequest
+from whetstone.scaling.simulation_scenario import Scenario, SimulationSummary
 
 _FEW = 0.1
 """Fraction of an update's episodes: fewer running episodes are stragglers."""
 _HOUR = 3600.0
 
 
-def simulate_run(scenario: Scenario) -> Summary:
-    """Simulate a run of a scenario."""
+State = Literal["engine", "tools", "tool_workers", "rewards", "reward_workers", "places", "failures"]
+"""State of a simulated episode: the component that it uses or waits for."""
+
+
+@dataclass(slots=True)
+class SimulatedEpisode:
+    """Simulated episode with its sampled lengths and latencies."""
+
+    number: int
+    group: int
+    turns: int
+    prompt: float
+    sampled_tokens: Any  # [turns] tokens sampled
+    observation_tokens: Any  # [turns] tokens of observations
+    tool_seconds: Any  # [turns]
+    reset_seconds: float
+    reward_seconds: float
+    state: State = "places"
+    turn: int = 0
+    context: float = 0.0
+    versions: float = 0.0
+    """Sum over sampled tokens of the version that sampled them."""
+    replica: int = -1
+    """Index of the episode's replica; −1: none yet."""
+    keys: int = -1
+    """Counter value of the replica's KV cache that contains the episode's prefix."""
+    node: int = 0
+    """Index of the node of its environment."""
+    epoch: int = 0
+    """Counter that is incremented when the episode restarts, which voids its scheduled events."""
+
+
+@dataclass(slots=True)
+class Workers:
+    """Pool of simulated workers, limited or unlimited, with a queue of episodes."""
+
+    count: int | None
+    """Number of workers; None: unlimited."""
+    busy: int = 0
+    line: deque[tuple[SimulatedEpisode, int]] = field(default_factory=deque)
+    """Queued episodes with their epochs."""
+
+    def take(self, episode: SimulatedEpisode) -> bool:
+        """Assign a free worker to the episode and return True; without one, queue the episode and return False."""
+        if self.count is not None and self.busy >= self.count:
+            self.line.append((episode, episode.epoch))
+            return False
+        self.busy += 1
+        return True
+
+    def give_back(self) -> SimulatedEpisode | None:
+        """Free a worker; return the next queued episode, to which the worker is assigned, or None."""
+        self.busy -= 1
+        while self.line:
+            episode, epoch = self.line.popleft()
+            if episode.epoch == epoch:
+                self.busy += 1
+                return episode
+        return None
+
+
+def simulate_run(scenario: Scenario) -> SimulationSummary:
+    """Simulate a run of a scenario and return its throughput, utilization, waits and staleness."""
     return _Run(scenario).summary()
 
 
 class _Run:
-    """The state of a simulated run."""
+    """State of a simulated run, and the handlers of its events."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.of, self.now = scenario, 0.0
         self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.serial = 0
-        self.replicas = [Replica(scenario.engine) for _ in range(scenario.engine.replicas)]
-        self.least = [(0, number) for number in range(len(self.replicas))]
-        self.orphans: list[Request] = []
+        self.replicas = [SimulatedReplica(scenario.engine) for _ in range(scenario.engine.replicas)]
+        self.load_heap = [(0, number) for number in range(len(self.replicas))]
+        self.orphans: list[SimulatedRequest] = []
         self.tools, self.rewards = Workers(scenario.environment_workers), Workers(scenario.reward_workers)
         self.episodes: dict[int, SimulatedEpisode] = {}
         """Episodes that run or wait for a slot."""
@@ -72,8 +133,8 @@ class _Run:
         self.luck = np.random.default_rng([scenario.seed, 1])
         self.counts: Counter[str] = Counter()
 
-    def summary(self) -> Summary:
-        """Simulate the run to its end."""
+    def summary(self) -> SimulationSummary:
+        """Simulate the run to its end and return the summary."""
         self._expect_failures()
         self._fill()
         while self.version < self.of.updates:
@@ -100,7 +161,7 @@ class _Run:
     # ------------------------------------------------------------ groups and places
 
     def _fill(self) -> None:
-        """Admit groups as far as the version allows and slots are free."""
+        """Start queued episodes in free slots, and admit groups as far as the version allows."""
         of = self.of
         while True:
             while self.queued and self.placed < of.max_in_flight:
@@ -141,7 +202,7 @@ class _Run:
             self.queued.append(episode)
 
     def _begin(self, episode: SimulatedEpisode) -> None:
-        """Start an episode in its slot."""
+        """Start an episode in a free slot."""
         self.placed += 1
         self._reset(episode)
 
@@ -162,11 +223,11 @@ class _Run:
         if epoch != episode.epoch:
             return
         episode.context += read
-        request = Request(episode.number, float(episode.sampled_tokens[episode.turn]), read, episode.context)
+        request = SimulatedRequest(episode.number, float(episode.sampled_tokens[episode.turn]), read, episode.context)
         self._become(episode, "engine")
         self._send(request, episode)
 
-    def _send(self, request: Request, episode: SimulatedEpisode) -> None:
+    def _send(self, request: SimulatedRequest, episode: SimulatedEpisode) -> None:
         number = episode.replica
         if number < 0 or not self.replicas[number].alive:
             least_loaded = self._least_loaded()
@@ -187,23 +248,23 @@ class _Run:
         self._expect(number)
 
     def _least_loaded(self) -> int | None:
-        while self.least:
-            assigned, number = self.least[0]
+        while self.load_heap:
+            assigned, number = self.load_heap[0]
             if self.replicas[number].alive and self.replicas[number].num_assigned == assigned:
                 return number
-            heapq.heappop(self.least)
+            heapq.heappop(self.load_heap)
         return None
 
     def _hold(self, number: int, more: int) -> None:
         replica = self.replicas[number]
         replica.catch_up(self.now)
         replica.num_assigned += more
-        heapq.heappush(self.least, (replica.num_assigned, number))
+        heapq.heappush(self.load_heap, (replica.num_assigned, number))
         if self.of.engine.step_seconds_per_row:  # it is quicker or slower from here on
             self._expect(number)
 
     def _expect(self, number: int) -> None:
-        """Schedule the next change of a replica."""
+        """Schedule the next departure or entry of a replica."""
         replica = self.replicas[number]
         replica.scheduled += 1
         end = replica.next_change()
@@ -222,7 +283,7 @@ class _Run:
         self._expect(number)
 
     def _finish_turn(self, episode: SimulatedEpisode) -> None:
-        """End the sampling of a turn."""
+        """End the sampling of a turn, and start its tool call."""
         tokens = float(episode.sampled_tokens[episode.turn])
         episode.context += tokens
         episode.versions += tokens * self.version
@@ -253,7 +314,7 @@ class _Run:
             self._draw(episode, epoch, float(episode.observation_tokens[episode.turn - 1]))
 
     def _leave(self, episode: SimulatedEpisode) -> None:
-        """Free the slot of an episode, and compute its reward."""
+        """Free the slot of a finished episode, and start its reward."""
         self.placed -= 1
         self._hold(episode.replica, -1)
         if self.rewards.take(episode):
@@ -284,7 +345,7 @@ class _Run:
     # ------------------------------------------------------------ the learner
 
     def _look(self) -> None:
-        """Start an update, or the transfer after one, if its groups have finished."""
+        """Start an update, or the transfer after one, if the required groups have finished."""
         if self.phase == "waiting" and self.settling:
             self._settle()
         elif self.phase == "waiting" and len(self.finished) >= self.of.groups_per_update:
@@ -328,7 +389,7 @@ class _Run:
         self._in(self.of.learner.between_seconds, self._publish)
 
     def _publish(self) -> None:
-        """Send new weights, unless groups have to finish first."""
+        """Start the weight transfer, unless groups have to finish first."""
         self.phase, self.settling = "waiting", True
         self._settle()
 
@@ -426,8 +487,8 @@ class _Run:
         self._took(number)
         self._in(self.of.failures.restart_seconds, self._replica_is_back, number)
 
-    def _send_again(self, request: Request) -> None:
-        """Send a turn to another replica, which prefills all of it."""
+    def _send_again(self, request: SimulatedRequest) -> None:
+        """Send a lost turn to another replica, which prefills all of it."""
         episode = self.episodes[request.episode]
         self._become(episode, "engine")
         self._send(request, episode)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from whetstone.scaling.simulation_replica import Replica
-from whetstone.scaling.simulation_scenario import Scenario, Shares, Summary
+from whetstone.scaling.simulation_replica import SimulatedReplica
+from whetstone.scaling.simulation_scenario import Scenario, Shares, SimulationSummary
 
 _WAITS = ("engine", "tools", "tool_workers", "rewards", "reward_workers", "places", "failures")
 _IDLE = 0.1
@@ -18,7 +18,7 @@ _IDLE = 0.1
 
 
 class Measures:
-    """Counts of a run."""
+    """Statistics of a simulated run, which `simulation` updates at every event."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.of = scenario
@@ -34,15 +34,22 @@ class Measures:
         self._since = self._busy = self._batched = 0.0
 
     def count(self, state: str, more: int) -> None:
-        """Count an episode that enters or leaves a state."""
+        """Add `more` episodes to a state: +1 when an episode enters it, −1 when it leaves."""
         self.states[state] += more
 
     def calls(self, more: int) -> None:
-        """Count a tool call that starts or ends."""
+        """Add `more` running tool calls: +1 when a call starts, −1 when it ends."""
         self.at_work += more
 
     def pass_by(self, span: float, phase: str, placed: int, *, few: bool) -> None:
-        """Count a time span in which nothing changed."""
+        """Add a time span in which no state changed.
+
+        Args:
+            span: Seconds.
+            phase: Phase of the learner.
+            placed: Number of occupied episode slots.
+            few: Whether so few episodes of the update run that the wait is for stragglers.
+        """
         self.phases[phase] += span
         self.placed += span * placed
         self.called += span * self.at_work
@@ -57,19 +64,20 @@ class Measures:
                 self.waits[state] += span * self.states[state] / total
 
     def consume(self, version: int, start_version: int, episodes: Sequence[tuple[float, float]]) -> None:
-        """Count a group that is trained on.
+        """Count a group that an update trains on.
 
         Args:
-            start_version: Version at its admission.
-            episodes: (tokens, tokens times the version that sampled them).
+            version: Version of the weights before the update.
+            start_version: Version of the weights at the group's admission.
+            episodes: (tokens, sum of tokens times the version that sampled them) of each episode.
         """
         self.ages[version - start_version] += 1
         for tokens, by_version in episodes:
             self.tokens += tokens
             self.aged += tokens * version - by_version
 
-    def advance(self, now: float, replicas: Sequence[Replica]) -> None:
-        """Count an update whose weights were transferred."""
+    def advance(self, now: float, replicas: Sequence[SimulatedReplica]) -> None:
+        """Count an update whose weights have been transferred; statistics are reset after the first `skip` updates."""
         self.made += 1
         if self.made > self.of.skip:
             self.steps.append(now - self._since)
@@ -82,8 +90,15 @@ class Measures:
             busy, batched = _sum_work(replicas, now)
             self._busy, self._batched = busy - self._busy, batched - self._batched
 
-    def summary(self, *, started: int, consumed: int, alive: int, counts: Mapping[str, int]) -> Summary:
-        """Return all statistics."""
+    def summary(self, *, started: int, consumed: int, alive: int, counts: Mapping[str, int]) -> SimulationSummary:
+        """Compute the summary of the run.
+
+        Args:
+            started: Number of admitted groups.
+            consumed: Number of groups that were trained on.
+            alive: Number of groups in progress or waiting at the end.
+            counts: Numbers of restarts, lost turns and lost episodes.
+        """
         of, seconds, updates = self.of, sum(self.steps), len(self.steps)
         waiting = {name: self.waits[name] / seconds for name in (*_WAITS, "stragglers") if self.waits[name]}
         lines = of.environment_workers or of.max_in_flight
@@ -96,7 +111,7 @@ class Measures:
             transfer=self.phases["transfer"] / seconds,
         )
         groups = sum(self.ages.values())
-        return Summary(
+        return SimulationSummary(
             seconds_per_update=seconds / updates,
             updates_per_hour=3600 * updates / seconds,
             episodes_per_hour=3600 * updates * of.groups_per_update * of.group_size / seconds,
@@ -118,10 +133,10 @@ class Measures:
         )
 
     def _bottleneck(self, shares: Shares, waiting: Mapping[str, float], seconds: float) -> str:
-        """Return the longest wait of a step.
+        """Return the component that limits the throughput.
 
         If sampling and learning are concurrent, the learner is the bottleneck only if it hardly waits. If they take
-        turns, it is the longer of the two.
+        turns, it is the longest part of a step.
         """
         down = self.phases["down"] / seconds
         waits = {**waiting, "failures": waiting.get("failures", 0.0) + down}
@@ -133,7 +148,7 @@ class Measures:
         return max(every, key=lambda name: every[name])
 
 
-def _sum_work(replicas: Sequence[Replica], now: float) -> tuple[float, float]:
+def _sum_work(replicas: Sequence[SimulatedReplica], now: float) -> tuple[float, float]:
     """Return (busy seconds, sequences times busy seconds) of all replicas so far."""
     for replica in replicas:
         replica.catch_up(now)

@@ -20,18 +20,20 @@ from whetstone.errors import RecipeError
 
 @dataclass(frozen=True, slots=True)
 class LognormalSpread:
-    """Log-normal distribution, `mean · exp(σ z − σ²/2)`; with σ 0 always the mean; or a uniform choice from
-    `values`."""
+    """Log-normal distribution with a given mean, `mean · exp(σ z − σ²/2)`, or measured values.
+
+    With σ 0 every sample is the mean. With `values`, samples are uniform choices from them.
+    """
 
     mean: float
     sigma: float = 0.0
     values: tuple[float, ...] = ()
-    """Measured values; if there are any, `mean` and `sigma` are not used."""
-    most: float = math.inf
-    """Limit or timeout: larger samples are clipped to it, which reduces the mean slightly."""
+    """Measured values to sample from; if there are any, `mean` and `sigma` are not used."""
+    maximum: float = math.inf
+    """Limit or timeout: larger samples are clipped to this value, which reduces the mean slightly."""
 
     def draw(self, numbers: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """Sample [count] independent values."""
+        """Sample [count] independent values with the given random generator."""
         drawn: NDArray[np.float64]
         if self.values:
             drawn = numbers.choice(np.asarray(self.values, dtype=np.float64), count)
@@ -39,25 +41,28 @@ class LognormalSpread:
             drawn = np.full(count, self.mean)
         else:
             drawn = np.exp(math.log(self.mean) - self.sigma**2 / 2 + self.sigma * numbers.standard_normal(count))
-        cut: NDArray[np.float64] = np.minimum(drawn, self.most)
+        cut: NDArray[np.float64] = np.minimum(drawn, self.maximum)
         return cut
 
     @property
     def expected(self) -> float:
-        """Mean without clipping."""
+        """Mean of the distribution, without clipping."""
         return sum(self.values) / len(self.values) if self.values else self.mean
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRates:
-    """Rates of one replica. A decode step gives each of `b` sequences a token and takes
+    """Rates of one simulated replica.
+
+    A decode step gives each of `b` sequences a token and takes
 
         step_seconds + b · step_seconds_per_sequence + rows · step_seconds_per_row
 
-    and prefill (prompts, tool results) stops all sequences for its duration.
+    Prefill of prompts and tool results stops all sequences for its duration.
     """
 
     replicas: int = 1
+    """Number of replicas."""
     step_seconds: float = 0.02
     step_seconds_per_sequence: float = 0.0002
     step_seconds_per_row: float = 0.0
@@ -72,17 +77,17 @@ class EngineRates:
     engine of this project: until their total wait equals the delay of all running sequences by a pass, or until one has
     waited for eight passes."""
     max_sequences: int = 256
-    """Maximum number of sequences in the batch; more wait."""
+    """Maximum number of sequences in the batch; further requests wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeShape:
-    """Distribution of episodes."""
+    """Distributions of the lengths and latencies of episodes."""
 
     turns: LognormalSpread = LognormalSpread(4)
     prompt_tokens: LognormalSpread = LognormalSpread(200)
     turn_tokens: LognormalSpread = LognormalSpread(100)
-    """Sampled tokens per turn."""
+    """Number of sampled tokens per turn."""
     observation_tokens: LognormalSpread = LognormalSpread(50)
     tool_seconds: LognormalSpread = LognormalSpread(1.0)
     """Seconds of the tool call of each turn but the last."""
@@ -94,7 +99,10 @@ class EpisodeShape:
 
 @dataclass(frozen=True, slots=True)
 class LearnerRates:
-    """Rates of the learner: an update takes `seconds + tokens · seconds_per_token`; then weights are transferred."""
+    """Rates of the simulated learner.
+
+    An update takes `seconds + tokens · seconds_per_token`; then weights are transferred.
+    """
 
     seconds: float = 1.0
     seconds_per_token: float = 0.0
@@ -108,21 +116,23 @@ class LearnerRates:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Mean failures per hour; each component returns after `restart_seconds`."""
+    """Mean failures per hour; a failed component returns after `restart_seconds`."""
 
     replica_per_hour: float = 0.0
-    """Rate of each replica. A running turn is sampled again by another one; finished turns are kept."""
+    """Failures of each replica per hour. A running turn is sampled again by another one; finished turns are kept."""
     learner_per_hour: float = 0.0
-    """Rate of the learner as a whole. The running update is repeated."""
+    """Failures of the learner as a whole per hour. The running update is repeated."""
     node_per_hour: float = 0.0
-    """Rate of each node of environments. Its episodes restart."""
+    """Failures of each node of environments per hour. Its episodes restart."""
     nodes: int = 1
+    """Number of nodes of environments."""
     restart_seconds: float = 120.0
+    """Seconds until a failed component works again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A whole run."""
+    """Scenario of a simulated run: rates, episodes, failures and settings of asynchrony."""
 
     engine: EngineRates = EngineRates()
     episode: EpisodeShape = EpisodeShape()
@@ -137,13 +147,13 @@ class Scenario:
     deterministic: bool = False
     in_flight: Literal["drain", "continue", "recompute"] = "recompute"
     take_turns: bool = False
-    """Whether engine and learner share devices: one is idle while the other works."""
+    """Whether engine and learner share devices, so that one is idle while the other works."""
     environment_workers: int | None = None
     """Maximum number of concurrent tool calls; more wait. None: unlimited."""
     reward_workers: int | None = None
     updates: int = 20
     skip: int = 2
-    """Number of first updates that do not count, while the pipeline fills."""
+    """Number of first updates that are not counted, while the pipeline fills."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -151,24 +161,24 @@ class Scenario:
             ("groups_per_update", 1), ("group_size", 1), ("max_in_flight", 1), ("admit_ahead", 0), ("updates", 1),
         ):  # fmt: skip
             if getattr(self, name) < least:
-                raise RecipeError(f"{name}: {least} or more, got {getattr(self, name)}")
+                raise RecipeError(f"{name}: must be at least {least}, got {getattr(self, name)}")
         if self.max_staleness < self.admit_ahead:
             raise RecipeError(
-                f"max_staleness: at least admit_ahead ({self.admit_ahead}), got {self.max_staleness}: groups sampled "
-                "ahead reach that staleness"
+                f"max_staleness: must be at least admit_ahead ({self.admit_ahead}), got {self.max_staleness}; groups "
+                "sampled ahead reach that staleness"
             )
         if not 0 <= self.skip < self.updates:
-            raise RecipeError(f"skip: fewer than the {self.updates} updates, got {self.skip}")
+            raise RecipeError(f"skip: must be from 0 to fewer than the {self.updates} updates, got {self.skip}")
 
     @property
     def by_recipe(self) -> bool:
-        """Whether a group is sampled with only one version (see `Reinforcement`)."""
+        """Whether every group is sampled with only one version of the weights: deterministic or synchronous runs."""
         return self.deterministic or self.admit_ahead == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Fractions of the counted time, each from 0 to 1."""
+    """Utilization of the components of a simulated run: fractions from 0 to 1 of the counted time."""
 
     learner: float
     """Fraction in which the learner computed."""
@@ -185,14 +195,14 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """Result of a simulated run."""
+class SimulationSummary:
+    """Result of a simulated run: throughput, utilization, waits and staleness."""
 
     seconds_per_update: float
     updates_per_hour: float
     episodes_per_hour: float
     tokens_per_second: float
-    """Sampled tokens per second, of those that were trained on."""
+    """Sampled tokens per second that were trained on."""
     shares: Shares
     waiting: dict[str, float]
     """Waits of the learner as fractions of all time, by the state of the running episodes: `engine`, `tools`,
@@ -201,26 +211,29 @@ class Summary:
     staleness: dict[int, float]
     """Fraction of groups by staleness: updates between the start of their sampling and their update."""
     staleness_mean: float
+    """Mean staleness of groups, in updates."""
     token_staleness_mean: float
     """Mean staleness of tokens, by the version that sampled the last token of their turn."""
     bottleneck: str
     """`learner`, `transfer`, `between` (work of a step other than training), or the longest wait."""
     started: int
+    """Number of groups that were admitted."""
     consumed: int
     """Number of groups that were trained on; each counts once."""
     alive: int
     """Number of groups in progress or waiting at the end."""
     restarts: int
+    """Number of failures of all components."""
     lost_turns: int
     """Number of turns sampled again after a failure."""
     lost_episodes: int
     """Number of episodes restarted after a failure."""
     seconds: float
-    """Simulated seconds of the updates that count."""
+    """Simulated seconds of the counted updates."""
     steps: list[float] = field(default_factory=list)
-    """Seconds of each update that counts."""
+    """Seconds of each counted update."""
 
     @property
     def staleness_max(self) -> int:
-        """Maximum staleness of a group."""
+        """Maximum staleness of a group, in updates."""
         return max(self.staleness, default=0)

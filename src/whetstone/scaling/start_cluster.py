@@ -12,9 +12,10 @@ from whetstone.scaling.ray_start import set_ray_environment
 
 
 async def start_cluster(assembly: RunComponents, *, version: int, notify: Notify) -> Cluster | None:
-    """Start the cluster of the recipe's `scale`; None if all is in this process.
+    """Start the Ray cluster that the recipe's `scale` specifies; None if everything runs in this process.
 
     Args:
+        assembly: Components of the run.
         version: Version of the policy's weights.
         notify: Receives a line when processes are placed, and later when one dies or returns.
 

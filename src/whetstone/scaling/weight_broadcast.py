@@ -1,4 +1,4 @@
-"""Weight broadcast: weights are put into shared memory once, and every replica reads them from there.
+"""Weight broadcast: weights are put into shared memory once, and every replica reads them there.
 
     weights → changes since the previous version → one buffer → an update of references → replicas check and load
 
@@ -26,16 +26,16 @@ from whetstone.inference.protocol import Weights
 from whetstone.scaling.protocol import WeightUpdate
 
 SharedBuffer = Mapping[str, tuple[np.ndarray, str]]
-"""Name → (array, PyTorch dtype)."""
+"""Buffer of weights in shared memory: name → (array, PyTorch dtype)."""
 _AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class SharedWeights:
-    """Weights that were sent to replicas, and their locations.
+    """Record of the weights in shared memory; builds the updates that replicas load.
 
     Args:
-        put: Puts a buffer into shared memory and returns a reference.
-        initial_weights: Initial weights of replicas.
+        put: Function that puts a buffer into shared memory and returns a reference.
+        initial_weights: Weights with which replicas start.
         version: Version of the initial weights.
     """
 
@@ -52,7 +52,7 @@ class SharedWeights:
         """Size of the last update, in bytes."""
 
     def collect_changes(self, weights: Weights, version: int) -> WeightUpdate:
-        """Return an update with the changes since the previous version.
+        """Put the weights that changed since the previous version into shared memory, and return the update.
 
         Reads all trained weights; call it in a thread.
         """
@@ -75,7 +75,7 @@ class SharedWeights:
         return WeightUpdate(version, since, (reference,), sums)
 
     def collect_all(self) -> WeightUpdate:
-        """Return an update with all changes, for a replica that restarted."""
+        """Return an update with all changes since the initial weights, for a replica that restarted."""
         buffers: list[Any] = []
         names: dict[str, tuple[int, int]] = {}
         for name, (reference, checksum) in self._at.items():
@@ -90,9 +90,9 @@ class SharedWeights:
 
 
 def unpack_weights(update: WeightUpdate, buffers: list[SharedBuffer]) -> dict[str, Tensor]:
-    """Return the weights of an update, checked against their checksums.
+    """Return the weights of an update, after a check of their checksums.
 
-    They share memory with the buffers and are read-only.
+    The tensors share memory with the buffers and are read-only.
 
     Raises:
         EngineError: A checksum differs.
@@ -110,9 +110,9 @@ def unpack_weights(update: WeightUpdate, buffers: list[SharedBuffer]) -> dict[st
 
 
 def as_array(tensor: Tensor) -> np.ndarray:
-    """Return the bits of a tensor as integers; NumPy lacks some dtypes of PyTorch.
+    """Return the bits of a tensor as an integer array; NumPy lacks some dtypes of PyTorch.
 
-    Shares memory if the tensor is contiguous and on the CPU.
+    The array shares memory if the tensor is contiguous and on the CPU.
     """
     plain = tensor.detach().cpu().contiguous()
     array: np.ndarray = plain.view(_AS_INTEGERS[plain.element_size()]).numpy()
@@ -120,7 +120,7 @@ def as_array(tensor: Tensor) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray, dtype: str) -> Tensor:
-    """Return the tensor with these bits; it shares their memory, which may be read-only."""
+    """Return a tensor of this dtype with the bits of an array; it shares the array's memory, which may be read-only."""
     kind: torch.dtype = getattr(torch, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about read-only memory; it is never written
@@ -128,5 +128,5 @@ def as_tensor(array: np.ndarray, dtype: str) -> Tensor:
 
 
 def compute_checksum(array: np.ndarray) -> int:
-    """Return the CRC-32 of the bytes."""
+    """Return the CRC-32 checksum of the bytes of an array."""
     return zlib.crc32(array.reshape(-1).view(np.uint8).data)

@@ -22,13 +22,16 @@ from whetstone.scaling.weight_broadcast import SharedWeights
 
 
 class WeightSyncEngine(ReplicatedEngine):
-    """Engine of several replicas, in the learner's process.
+    """Engine of several replicas in the learner's process: sends new weights, and restores replicas that restarted.
 
     Args:
-        replicas: See `ReplicatedEngine`; they have received no weights yet.
+        replicas: Started replicas, which have received no weights yet.
+        published: Weights that the replicas receive.
         late: Replicas that may start later.
-        published: Weights that they have by now.
-        notify: Receives a line when a replica dies and when it returns.
+        capabilities: Capabilities of all replicas.
+        patience_seconds: Maximum number of seconds that a request waits if all replicas are gone.
+        notify: Receives a line when a replica dies, joins or returns.
+        routing: Criterion for choosing a replica.
     """
 
     def __init__(
@@ -61,11 +64,11 @@ class WeightSyncEngine(ReplicatedEngine):
             handle.up = False
 
     def start(self) -> None:
-        """Start to monitor the replicas."""
+        """Start to monitor the replicas and to send them their weights."""
         self._keeping = [asyncio.create_task(self._keep(handle)) for handle in self.handles]
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
-        """See `Engine.load_weights`.
+        """Send the changed weights to all replicas; see `Engine.load_weights`.
 
         Returns when every replica that is up has the weights; others receive them when they return.
         """
@@ -78,11 +81,11 @@ class WeightSyncEngine(ReplicatedEngine):
         self.transfers.append((time.perf_counter() - began, self._published.bytes))
 
     async def sleep(self) -> None:
-        """See `SupportsSleep.sleep`."""
+        """Have all replicas release their memory until the next weights; see `SupportsSleep.sleep`."""
         await asyncio.gather(*(self._asleep(handle) for handle in self.handles if handle.up))
 
     async def close(self) -> None:
-        """See `Engine.close`."""
+        """Stop monitoring the replicas and sending requests."""
         for task in self._keeping:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
@@ -101,14 +104,14 @@ class WeightSyncEngine(ReplicatedEngine):
             self._lose(handle)
 
     def _lose(self, handle: ReplicaHandle) -> None:
-        """Mark a replica as gone; it is monitored already."""
+        """Mark a replica as gone; the monitoring of `start` restores it."""
         if handle.up:
             self.notify(f"{handle.replica.name} died; its requests are sent to other replicas")
         handle.up = False
         handle.sent.forget()
 
     async def _keep(self, handle: ReplicaHandle) -> None:
-        """Monitor a replica at intervals; send it its weights after a restart."""
+        """Poll a replica at intervals, and send it all weights after a restart."""
         while True:
             try:
                 status = await handle.replica.status()
@@ -124,7 +127,7 @@ class WeightSyncEngine(ReplicatedEngine):
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _bring_back(self, handle: ReplicaHandle) -> None:
-        """Send all weights to a replica that missed some."""
+        """Send all weights to a replica that missed some of them, then let it receive requests."""
         async with self._publishing:
             self._lose(handle)
             await handle.replica.load(self._published.collect_all(), in_flight="drain")

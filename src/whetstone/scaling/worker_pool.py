@@ -37,30 +37,31 @@ class _WorkerHandle:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """Room for a group in a worker."""
+class SlotReservation:
+    """Reserved slots of a worker for one group."""
 
     post: _WorkerHandle
     size: int
-    """Number of its episodes that may still run."""
+    """Number of episodes of the group that may still run."""
     life: int
+    """Count of the worker's deaths when the slots were reserved; a later death voids the reservation."""
 
     @property
     def worker(self) -> Worker:
-        """Worker of the group."""
+        """Worker that plays the group."""
         return self.post.worker
 
 
 class WorkerPool:
-    """All workers of a run.
+    """Pool of all environment workers of a run: polls them, and reserves their slots for groups.
 
     Args:
-        workers: One or more workers, which have started.
-        late: Workers that play groups once they start.
+        workers: One or more started workers.
+        late: Workers that may start later.
         places: Maximum number of concurrent episodes of each worker.
         total: Maximum number of concurrent episodes of all workers; None: the sum of their slots.
-        patience_seconds: Maximum seconds that a group waits if all workers are gone.
-        notify: Receives a line when a worker dies and when it returns.
+        patience_seconds: Maximum number of seconds that a group waits if all workers are gone.
+        notify: Receives a line when a worker dies, joins or returns.
     """
 
     def __init__(
@@ -84,18 +85,18 @@ class WorkerPool:
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to poll the workers."""
+        """Start to poll the workers for their status."""
         self._looking = asyncio.create_task(self._look())
 
     async def close(self) -> None:
-        """Stop polling."""
+        """Stop polling the workers."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
     @property
     def has_room(self) -> bool:
-        """Whether a worker would accept a group."""
+        """Whether a worker would accept a group of one episode now."""
         return not self._full(1) and any(post.up and post.used < post.places for post in self.posts)
 
     @property
@@ -104,14 +105,16 @@ class WorkerPool:
         return sum(post.up for post in self.posts)
 
     def _full(self, size: int) -> bool:
-        """Return whether `size` more episodes exceed the total; a group larger than the total plays when no other
-        does."""
+        """Return whether `size` more episodes would exceed the total.
+
+        A group that is larger than the total is played when no other group is.
+        """
         used = sum(post.used for post in self.posts)
         return self.total is not None and used > 0 and used + size > self.total
 
     @property
     def moved(self) -> int:
-        """See `Collector.moved`."""
+        """Sum of the workers' progress counters; see `Collector.moved`."""
         return sum(status.moved for status in self.last_statuses())
 
     def last_statuses(self) -> list[WorkerStatus]:
@@ -119,11 +122,11 @@ class WorkerPool:
         return [post.status for post in self.posts if post.up and post.status is not None]
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """See `Collector.waits`."""
+        """Return the longest waits of all workers; see `Collector.waits`."""
         return [wait for status in self.last_statuses() for wait in status.waits]
 
-    async def reserve_slots(self, size: int) -> Place:
-        """Wait for room for a group of `size` episodes.
+    async def reserve_slots(self, size: int) -> SlotReservation:
+        """Reserve slots for a group of `size` episodes on the least loaded worker; waits until one has room.
 
         Raises:
             InfrastructureError: All workers are gone, and none returned in time.
@@ -135,7 +138,7 @@ class WorkerPool:
             if post is not None and post.used < post.places and not self._full(size):
                 post.used += size
                 self._tell()
-                return Place(post, size, post.life)
+                return SlotReservation(post, size, post.life)
             unavailable_since = None if up else unavailable_since or time.perf_counter()
             left = (
                 None if unavailable_since is None else self.patience_seconds - (time.perf_counter() - unavailable_since)
@@ -153,10 +156,10 @@ class WorkerPool:
             except TimeoutError:
                 continue
 
-    def free_slot(self, place: Place) -> None:
-        """Free one slot of a group whose episode finished.
+    def free_slot(self, place: SlotReservation) -> None:
+        """Free one slot of a group whose episode has finished.
 
-        The last slot stays with the group while it is played, because it may play more episodes than announced, one
+        The last slot stays reserved until the group ends, because a group may play more episodes than announced, one
         after the other.
         """
         if place.size > 1:
@@ -165,14 +168,14 @@ class WorkerPool:
                 place.post.used -= 1
             self._tell()
 
-    def release(self, place: Place) -> None:
-        """Free the slots of a group that finished or did not start."""
+    def release(self, place: SlotReservation) -> None:
+        """Free all slots of a group that has ended or did not start."""
         if place.life == place.post.life:
             place.post.used -= place.size
         self._tell()
 
-    def report_lost(self, place: Place) -> None:
-        """Mark the worker of a group as gone."""
+    def report_lost(self, place: SlotReservation) -> None:
+        """Mark the worker of a group as gone, because a call to it failed."""
         self.num_reassigned += 1
         if place.life == place.post.life:
             self._down(place.post)

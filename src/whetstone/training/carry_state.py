@@ -20,15 +20,15 @@ from whetstone.recipe.settings import MEMORY_NEW
 from whetstone.record import kept_checkpoint, run_recipe
 from whetstone.record.checkpoint import Position, read_position
 from whetstone.renames import stored_name
-from whetstone.rollout import Method
+from whetstone.rollout import MethodComponents
 from whetstone.rollout.method import ROLLOUT_KEYS
 
 _BESIDE_ROLLOUT = ("curriculum", "reward")
 
 
 def restore_component_state(
-    method: Method, resolved: Resolved, position: Position, *, log: Callable[[str], None]
-) -> tuple[Method, Position]:
+    method: MethodComponents, resolved: Resolved, position: Position, *, log: Callable[[str], None]
+) -> tuple[MethodComponents, Position]:
     """Return the method and position of a run with the state of its components loaded.
 
     The state is that of the run's last checkpoint. Before the first step it is that of the runs in `init_state_from` of

@@ -35,7 +35,7 @@ from whetstone.optional_dependencies import get_package_version
 from whetstone.policies import Policy
 from whetstone.record.run_directory import read_json, write_json
 from whetstone.reporting import write_trajectories
-from whetstone.rollout import Actor, Collector, Independent, Plan, Strategy, make_plans
+from whetstone.rollout import Actor, Collector, GroupPlan, Independent, Strategy, make_plans
 from whetstone.seeding import derive_seed
 from whetstone.tools.thread_runner import run_in_turn
 from whetstone.trajectory import Costs, Group, Task, Trajectory
@@ -88,7 +88,7 @@ class EvaluationRecord:
                 problem = f"is not empty and holds no evaluation ({other.name} is in it); choose another"
                 raise RunDirectoryError(f"{self.folder}: {problem}")
 
-    def groups(self, plans: Iterable[Plan]) -> dict[int, Group]:
+    def groups(self, plans: Iterable[GroupPlan]) -> dict[int, Group]:
         """Return the recorded groups by number.
 
         A damaged line is ignored with a warning, and its group played again.
@@ -203,7 +203,7 @@ async def evaluate_policy(
 
 async def _play_groups(
     collector: Collector,
-    plans: Sequence[Plan],
+    plans: Sequence[GroupPlan],
     strategy: Strategy,
     record: EvaluationRecord | None,
     on_group: Callable[[Group], None] = lambda group: None,

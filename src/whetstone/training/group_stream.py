@@ -23,7 +23,7 @@ from whetstone.errors import PromptTooLong, SamplingExhausted, TooManyFailuresEr
 from whetstone.failure_causes import StartupFailureMonitor, count_causes, find_failure_cause, format_causes
 from whetstone.recipe.resume_changes import RecipeChange
 from whetstone.record.run_store import RunStore
-from whetstone.rollout import Admission, Collector, GroupOutcome, Plan, Strategy, next_batch
+from whetstone.rollout import Admission, Collector, GroupOutcome, GroupPlan, Strategy, next_batch
 from whetstone.rollout.protocol import DynamicSampling
 from whetstone.trajectory import EndReason, Group
 from whetstone.user_code import describe_exception
@@ -75,7 +75,7 @@ class GroupStream:
         self,
         collector: Collector,
         strategy: Strategy,
-        plan: Callable[[int], Plan],
+        plan: Callable[[int], GroupPlan],
         *,
         store: RunStore,
         admission: Admission,
@@ -165,13 +165,13 @@ class GroupStream:
         """Count an update of the consumed groups; the other ones were sampled for it and rejected."""
         for number in filtered_groups:
             self.filtered_groups.pop(number, None)
-        self.admission.advance(consumed)
+        self.admission.record_update(consumed)
         for number in consumed:
             del self._finished[number]
 
     async def _chosen(self, *, short: bool) -> list[int]:
         while True:
-            live, size = self.admission.live, self.admission.wanted
+            live, size = self.admission.live, self.admission.num_wanted
             ready = {number: live[number] for number in self._finished}
             if size == 0:
                 return []  # all groups were rejected; the update trains nothing
@@ -214,10 +214,10 @@ class GroupStream:
         yield from sorted(self.admission.live)
         yield from (number for number in count(self.next_number) if number not in self.store.lost)
 
-    async def _plans(self) -> AsyncGenerator[Plan]:
+    async def _plans(self) -> AsyncGenerator[GroupPlan]:
         """Yield each plan when it may start. Recorded groups are loaded instead."""
         for number in self._numbers():
-            await self.admission.enter(number)
+            await self.admission.admit_group(number)
             plan = self.plan(number)
             self.next_number = max(self.next_number, number + 1)
             if number in self.store.lost:  # after its admission

@@ -23,7 +23,7 @@ from whetstone.errors import DataError
 from whetstone.policies import load_policy, merge_adapters, save_policy
 from whetstone.recipe import Resolved
 from whetstone.rewards.judge_rewards.judge_input import format_episode
-from whetstone.rewards.learned.model import Pair, RewardModel
+from whetstone.rewards.learned.model import EpisodePair, RewardModel
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Trajectory
 
@@ -81,7 +81,7 @@ def fit_reward_model(
     return result
 
 
-def pairs_in(episodes: Sequence[Trajectory]) -> list[Pair]:
+def pairs_in(episodes: Sequence[Trajectory]) -> list[EpisodePair]:
     """Return each better episode of a task with each worse one, as texts; equal texts are not a pair."""
     scored = [(each.score.value, format_episode(each)) for each in episodes if each.score is not None]
-    return [Pair(a, b) for better, a in scored for worse, b in scored if better > worse and a != b]
+    return [EpisodePair(a, b) for better, a in scored for worse, b in scored if better > worse and a != b]

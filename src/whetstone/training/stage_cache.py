@@ -39,7 +39,7 @@ _NOT_EVALUATED = ("seed", "supervised", "critic")
 _DECIDE_ALL = frozenset({*_DECIDE, "rollout"})
 _EVALUATED = _DECIDE_ALL - {*_NOT_EVALUATED, "policy"}
 _AT_EVALUATION = {"context_transforms", "stops", "rewrites", "environment_wrapper"}
-"""Kinds of components that are used at evaluation; see `Method.at_evaluation`."""
+"""Kinds of components that are used at evaluation; see `MethodComponents.at_evaluation`."""
 _MADE = ("untrained", "supervised")
 
 

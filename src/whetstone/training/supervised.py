@@ -28,7 +28,7 @@ from whetstone.failure_causes import StartupFailureMonitor, count_causes, find_f
 from whetstone.inference import Engine, sync_weights
 from whetstone.learning.protocol import Learner
 from whetstone.recipe import PretrainingSettings, Recipe, ReinforcementSettings, SupervisedSettings
-from whetstone.rollout import Plan
+from whetstone.rollout import GroupPlan
 from whetstone.seeding import derive_seed
 from whetstone.tool_calls import compute_tool_metrics
 from whetstone.tools.thread_runner import run_in_turn
@@ -183,11 +183,11 @@ async def sample_demonstrations(assembly: RunComponents, first: int, count: int)
 
     async def played(task: Task) -> Trajectory:
         nonlocal num_repeated
-        trajectory = await collector.sample(Plan(task, seed))
+        trajectory = await collector.sample(GroupPlan(task, seed))
         for _ in range(_DISTURBED_RETRIES):
             if not _was_disturbed(trajectory):
                 break
-            attempt = await collector.sample(Plan(task, seed))
+            attempt = await collector.sample(GroupPlan(task, seed))
             num_repeated += attempt.solved or not trajectory.ended.valid
             trajectory = attempt
         return trajectory

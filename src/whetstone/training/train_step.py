@@ -20,7 +20,7 @@ from whetstone.capabilities import implements_protocol
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch
 from whetstone.renames import stored_name
-from whetstone.rollout import Method, StepOutcome
+from whetstone.rollout import MethodComponents, StepOutcome
 from whetstone.rollout.optional_protocols import SecondPass
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Group, Trajectory
@@ -39,7 +39,7 @@ class TrainStepResult:
 
 
 def train_step(
-    method: Method,
+    method: MethodComponents,
     learner: Learner,
     batch: UpdateBatch,
     filtered_groups: Sequence[Group],
@@ -50,7 +50,7 @@ def train_step(
 ) -> TrainStepResult:
     """Train on the groups of a step.
 
-    Components receive the result in `Method.observe`, after later plans are made.
+    Components receive the result in `MethodComponents.observe`, after later plans are made.
 
     Args:
         batch: Groups that were sampled for the step, and demonstrations to imitate.
@@ -90,18 +90,18 @@ def count_provenances(trajectories: Iterable[Trajectory]) -> dict[str, float]:
 
 
 def training_groups(
-    method: Method, sampled: Sequence[Group], mixed: Mapping[str, Sequence[Group]], *, seed: int, update: int
+    method: MethodComponents, sampled: Sequence[Group], mixed: Mapping[str, Sequence[Group]], *, seed: int, update: int
 ) -> Sequence[Group]:
     """Return the groups with common advantages: sampled ones after replay and filters, and joint ones of other
     sources."""
     return [*_selected(method, sampled, seed=seed, update=update), *_used_as("joint", method, mixed)]
 
 
-def _used_as(mode: str, method: Method, mixed: Mapping[str, Sequence[Group]]) -> tuple[Group, ...]:
+def _used_as(mode: str, method: MethodComponents, mixed: Mapping[str, Sequence[Group]]) -> tuple[Group, ...]:
     return tuple(group for name, groups in mixed.items() if method.sources[name].mode == mode for group in groups)
 
 
-def _with_sources(method: Method, batch: UpdateBatch, mixed: Mapping[str, Sequence[Group]]) -> UpdateBatch:
+def _with_sources(method: MethodComponents, batch: UpdateBatch, mixed: Mapping[str, Sequence[Group]]) -> UpdateBatch:
     """Return the batch with the groups of other sources, as the mode of each source specifies."""
     joint, for_critic = (_used_as(mode, method, mixed) for mode in ("joint", "critic_only"))
     batch = replace(batch, groups=(*batch.groups, *joint), for_critic=for_critic)
@@ -120,7 +120,7 @@ def _source_metrics(mixed: Mapping[str, Sequence[Group]]) -> dict[str, float]:
 
 
 def _second_update(
-    method: Method, learner: Learner, batch: UpdateBatch, mixed: Mapping[str, Sequence[Group]]
+    method: MethodComponents, learner: Learner, batch: UpdateBatch, mixed: Mapping[str, Sequence[Group]]
 ) -> dict[str, float]:
     """Update on stored groups if they have separate updates; return the metrics of this update."""
     groups = _used_as("alternating", method, mixed)
@@ -138,7 +138,7 @@ def _second_update(
     return {f"offline/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
 
 
-def _selected(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:
+def _selected(method: MethodComponents, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:
     groups = sampled
     for name, inject in (method.replay or {}).items():
         groups = [

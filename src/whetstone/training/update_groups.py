@@ -23,7 +23,7 @@ from whetstone.inference import Engine
 from whetstone.recipe import ReinforcementSettings
 from whetstone.record import RunRecord
 from whetstone.record.run_store import RunStore
-from whetstone.rollout import Collector, Plan, PolicyActor
+from whetstone.rollout import Collector, GroupPlan, PolicyActor
 from whetstone.rollout.deadlines import deadline_metrics, step_deadline
 from whetstone.rollout.group_sources import MixedSource, PlaysEpisodes
 from whetstone.seeding import derive_random, derive_seed
@@ -224,7 +224,7 @@ class UpdateGroups:
     def _actor(self) -> PolicyActor:
         return self.assembly.policy_actor(self.engine, temperature=self.assembly.resolved.recipe.rollout.temperature)
 
-    def _plan(self, number: int) -> Plan:
+    def _plan(self, number: int) -> GroupPlan:
         seed, source = self.assembly.resolved.recipe.seed, self.assembly.source
         # the version at which the group was admitted
         live = self._sampling.stream.admission.live if self._sampling is not None else {}
@@ -235,7 +235,7 @@ class UpdateGroups:
             chosen = self.assembly.method.curriculum.choose(source, self._first_task, number, step, draw)
         chosen = self._first_task + number if chosen is None else chosen
         task = chosen if isinstance(chosen, Task) else source.task(chosen)
-        return Plan(task, derive_seed(seed, "rollout", number), number, f"group-{number}/", step, chosen)
+        return GroupPlan(task, derive_seed(seed, "rollout", number), number, f"group-{number}/", step, chosen)
 
     def _on_record(self, number: int) -> Group:
         return self.store.load(number, self._plan(number).task)
@@ -261,7 +261,9 @@ class UpdateGroups:
             store.admit(position, self.update, self._first_task + position)
             drawn = derive_seed(seed, "imagined", name, position)
             try:
-                group = await collector.group(Plan(task, drawn, position, f"group-{position}/", self.update), strategy)
+                group = await collector.group(
+                    GroupPlan(task, drawn, position, f"group-{position}/", self.update), strategy
+                )
             except PromptTooLong:
                 group = Group(task, (), position)
             store.keep(group)

@@ -6,7 +6,7 @@ import pytest
 
 from whetstone.chat import assistant
 from whetstone.rewards import exact_match
-from whetstone.rewards.answers.exact_match import f1, same_answer
+from whetstone.rewards.answers.exact_match import compute_f1, same_answer
 from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
 
 
@@ -40,11 +40,11 @@ def test_answers_are_normalized_as_in_question_answering(answer, wanted, same):
 
 def test_word_overlap_worked_numbers():
     # "the big black dog" against "black cat": shared 1 of 3 (articles gone) and 1 of 2 → 2·1/(3+2)
-    assert f1("the big black dog", "black cat") == pytest.approx(0.4)
-    assert f1("x", "y") == 0.0
+    assert compute_f1("the big black dog", "black cat") == pytest.approx(0.4)
+    assert compute_f1("x", "y") == 0.0
     # "x x y" against "x x x": two shared of 3 and of 3
-    assert f1("x x y", "x x x") == pytest.approx(2 / 3)
-    assert f1("Black Sea", "the black sea") == 1.0
+    assert compute_f1("x x y", "x x x") == pytest.approx(2 / 3)
+    assert compute_f1("Black Sea", "the black sea") == 1.0
 
 
 def score(text, ended=EndReason.TERMINATED):

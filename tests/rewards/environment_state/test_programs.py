@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from support.rewards import episode, score, task
 from support.sandbox import needs_isolation
-from whetstone.rewards.environment_state.programs import same_output
+from whetstone.rewards.environment_state.unit_tests import same_output
 
 SUM = task("?", runs=[["1 2\n", "3\n"], ["1 0.5\n", "1.5"], ["-1 1\n", "0"]])
 READS = {

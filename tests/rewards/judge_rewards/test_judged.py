@@ -39,7 +39,7 @@ def test_transcript_has_no_reasoning():
 
 
 def test_long_text_is_abbreviated_in_the_middle():
-    text = format_episode(episode("a" * 5000), most=1000)
+    text = format_episode(episode("a" * 5000), max_characters=1000)
     assert len(text) < 1100
     assert "characters left out" in text
 

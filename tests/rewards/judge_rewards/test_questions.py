@@ -71,7 +71,7 @@ ASKING = {
     "step_labels": score_reward("step_labels"),
     "rule_then_judge": score_reward("rule_then_judge"),
     "pairwise_judge": lambda judge: group("pairwise_judge", [TWO, episode("Bern")], GIVEN, judge=judge),
-    "rules_from": lambda judge: asyncio.run(extract_rules(judge, PREFERENCES, most=7)),
+    "rules_from": lambda judge: asyncio.run(extract_rules(judge, PREFERENCES, max_rules=7)),
     "write_reward": lambda judge: asyncio.run(write_reward(judge, "Say it.", LABELLED, rounds=2)),
 }
 """Component with a judge → a call that prompts it."""
@@ -161,8 +161,11 @@ def test_transcript():
         'user: ?\n[turn 1] assistant: Hm.\ncalls t {"x": 1}\ntool: y\n[turn 2] assistant: z'
     )
     assert format_episode(episode("a", "b"), turns=[1]) == "[turn 2] assistant: b"
-    assert format_episode(episode("abcdefgh"), turns=[0], most=28) == "[turn 1] assistant: abcdefgh"
-    assert format_episode(episode("abcdefgh"), turns=[0], most=10) == "[turn\n[… 18 characters left out …]\ndefgh"
+    assert format_episode(episode("abcdefgh"), turns=[0], max_characters=28) == "[turn 1] assistant: abcdefgh"
+    assert (
+        format_episode(episode("abcdefgh"), turns=[0], max_characters=10)
+        == "[turn\n[… 18 characters left out …]\ndefgh"
+    )
 
 
 def test_win_fraction_next_to_another_reward():
@@ -233,7 +236,7 @@ def test_fraction_of_rules():
     one = ScriptedJudge(answers=lambda question: {"rules": [" be brief ", "", " "]})
     assert asyncio.run(extract_rules(one, [("t", "a", "b")])) == ["be brief"]
     many = ScriptedJudge(answers=lambda question: {"rules": [str(k) for k in range(9)]})
-    assert asyncio.run(extract_rules(many, [("t", "a", "b")], most=4)) == list("0123")
+    assert asyncio.run(extract_rules(many, [("t", "a", "b")], max_rules=4)) == list("0123")
 
 
 ONE = {

@@ -164,7 +164,7 @@ def test_local_model_answers_in_the_schema(folder):
 def test_local_model_with_a_too_long_prompt_has_no_answer(folder):
     (failure,) = answers(LocalJudge(path=folder), Question("How?", {"work": "long " * 5000}))
     assert isinstance(failure, InfrastructureError)
-    assert "is 4096" in str(failure)
+    assert "has a context of 4096" in str(failure)
 
 
 def test_recipe_names_judges_in_rewards():

@@ -18,9 +18,9 @@ from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.rewards.judge_rewards.judge_input import format_episode
 from whetstone.rewards.learned.learned_reward import LearnedReward
-from whetstone.rewards.learned.model import HEAD, Pair, RewardModel
+from whetstone.rewards.learned.model import HEAD, EpisodePair, RewardModel
 from whetstone.rollout import StepOutcome
-from whetstone.rollout.method import Method
+from whetstone.rollout.method import MethodComponents
 from whetstone.seeding import derive_random
 from whetstone.training import final_policy, train
 from whetstone.trajectory import Group, Score
@@ -36,7 +36,8 @@ def folder(tmp_path):
 
 def pairs(start, count):
     return [
-        Pair(f"assistant: the answer is {k}", f"assistant: sorry, no idea {k}") for k in range(start, start + count)
+        EpisodePair(f"assistant: the answer is {k}", f"assistant: sorry, no idea {k}")
+        for k in range(start, start + count)
     ]
 
 
@@ -64,7 +65,7 @@ def test_head_is_stored_next_to_the_model(folder, tmp_path):
     model = RewardModel(folder)
     model.fit(pairs(0, 8))
     model.save()
-    assert RewardModel(folder).value(torch.ones(32)) == pytest.approx(model.value(torch.ones(32)), rel=1e-5)
+    assert RewardModel(folder).score_state(torch.ones(32)) == pytest.approx(model.score_state(torch.ones(32)), rel=1e-5)
     other = build_tiny(["x y z"] * 4, markers=(), hidden=16, heads=2, layers=1)
     save_policy(other, tmp_path / "other")
     (tmp_path / "other" / HEAD).write_text((folder / HEAD).read_text())
@@ -75,7 +76,7 @@ def test_head_is_stored_next_to_the_model(folder, tmp_path):
 def test_reward_is_the_preference_and_success_that_of_the_rule(folder):
     model = RewardModel(folder)
     examples = [(format_episode(episode(p.better[11:])), format_episode(episode(p.worse[11:]))) for p in pairs(0, 20)]
-    model.fit([Pair(*both) for both in examples])
+    model.fit([EpisodePair(*both) for both in examples])
     model.save()
     problem = task("?", answer="7")
     liked, disliked = (
@@ -128,7 +129,7 @@ def test_event_loop_is_not_blocked_by_the_update(folder, monkeypatch):
 
     async def run():
         learning = asyncio.create_task(
-            Method(reward=reward).observe_step(StepOutcome(1, (solved,), {}, derive_random(1)))
+            MethodComponents(reward=reward).observe_step(StepOutcome(1, (solved,), {}, derive_random(1)))
         )
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_soon(reached.set)

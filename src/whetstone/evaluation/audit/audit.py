@@ -41,7 +41,7 @@ from whetstone.evaluation.environment_checks.play_episode import play_with_polic
 from whetstone.rewards import Composed, GroupReward, Reward, score_group, score_trajectory
 from whetstone.rewards.judge_rewards.judge_input import format_episode
 from whetstone.rewards.judge_usage import replace_judges
-from whetstone.rewards.learned.model import Pair
+from whetstone.rewards.learned.model import EpisodePair
 from whetstone.tasks import Expert, Source
 from whetstone.trajectory import EndReason, Task, Trajectory
 from whetstone.user_code import describe_exception
@@ -167,7 +167,7 @@ class Audit:
                 )
         return rows
 
-    def pairs(self) -> list[list[Pair]]:
+    def pairs(self) -> list[list[EpisodePair]]:
         """Return pairs of the right episode and each wrong one by task, as texts."""
         pairs = []
         for tried in self._by_task():
@@ -175,7 +175,7 @@ class Audit:
             bad = [one for one in tried if one.deserved is False]
             if good is not None and bad:
                 better = format_episode(good.trajectory)
-                pairs.append([Pair(better, format_episode(one.trajectory)) for one in bad])
+                pairs.append([EpisodePair(better, format_episode(one.trajectory)) for one in bad])
         return pairs
 
     async def _task(self, task: Task, number: int) -> list[AuditedEpisode]:

@@ -1,4 +1,4 @@
-"""Answer attempts of an episode, and which of them are right."""
+"""Answer attempts of an episode: its turns without a tool call, and whether each one is right."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from whetstone.trajectory import EndReason, Task, Trajectory
 
 
 def answer_attempts(trajectory: Trajectory, task: Task) -> list[tuple[int, str, bool]]:
-    """Return (turn, text, whether it is right) of each turn without a tool call.
+    """List the answer attempts of an episode as tuples (turn index, text, whether it is right).
 
-    A last turn that was truncated is not an answer. If the right answer is a number, the last number of the text is
-    compared, otherwise the full text.
+    An attempt is a turn without a tool call. A last turn that was truncated is no attempt. If `task.private["answer"]`
+    is a number, the last number of the text is compared, otherwise the full text.
     """
     num_complete = len(trajectory.turns) - (trajectory.ended is EndReason.MAX_TOKENS)
     return [

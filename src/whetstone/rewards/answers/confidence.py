@@ -28,15 +28,15 @@ async def calibrated(
     wrong_size: float = 0.5,
     missing: float = -1.0,
 ) -> Score:
-    """Score the outcome together with the calibration of the stated confidence.
+    """Score the outcome together with the calibration of the confidence that the agent states.
 
-    With `separated` every right answer scores at least 1 more than every wrong one; with `brier` not.
+    With `separated` every right answer scores at least 1 more than every wrong one; `brier` does not guarantee that.
 
     Args:
         outcome: Reward that determines whether the answer is right.
-        form: `separated` or `brier`.
-        right_size: b₁ of `separated`.
-        wrong_size: b₂ of `separated`.
+        form: Formula: `separated` (`separated_score`) or `brier` (`brier_score`).
+        right_size: Factor b₁ of `separated` for right answers.
+        wrong_size: Factor b₂ of `separated` for wrong answers.
         missing: Reward of an answer without a confidence in [0, 1].
 
     Source: Confidence Dichotomy 2026, arXiv:2601.07264; the form of `separated` is ours.
@@ -56,7 +56,9 @@ async def calibrated(
 
 
 def separated_score(right: bool, confidence: float, right_size: float = 0.5, wrong_size: float = 0.5) -> float:
-    """Return 1 + b₁ (1 − (1 − q)²) for a right answer, −b₂ q² for a wrong one.
+    """Compute the separated calibration score: 1 + b₁ (1 − (1 − q)²) for a right answer, −b₂ q² for a wrong one.
+
+    q is the stated confidence, b₁ is `right_size`, b₂ is `wrong_size`.
 
     Source: Confidence Dichotomy 2026, arXiv:2601.07264, as we interpret it.
     """
@@ -64,7 +66,9 @@ def separated_score(right: bool, confidence: float, right_size: float = 0.5, wro
 
 
 def brier_score(right: bool, confidence: float) -> float:
-    """Return y − (q − y)²: a right answer with low confidence scores little more than a wrong one with zero.
+    """Compute the Brier calibration score y − (q − y)², with y = 1 for a right answer and the stated confidence q.
+
+    A right answer with low confidence scores little more than a wrong one with confidence 0.
 
     Source: Confidence Dichotomy 2026, arXiv:2601.07264.
     """
@@ -72,9 +76,9 @@ def brier_score(right: bool, confidence: float) -> float:
 
 
 def stated_confidence(trajectory: Trajectory) -> float | None:
-    """Return the confidence that an episode ended with, from 0 to 1; None if there is none, or it is not a probability.
+    """Parse the confidence at the end of an episode, from 0 to 1; None if there is none or it is no probability.
 
-    It is `confidence: 0.8` or `80%` in the last text, or an argument `confidence` of the last call.
+    Accepted are `confidence: 0.8` or `80%` in the last text, or an argument `confidence` of the last call.
     """
     if not trajectory.turns:
         return None

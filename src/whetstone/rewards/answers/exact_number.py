@@ -25,7 +25,7 @@ async def exact_number(trajectory: Trajectory, task: Task) -> Score:
     """
     wanted = last_number(str(task.private["answer"]))
     if wanted is None:
-        raise ValueError(f"the task's answer contains no number: {str(task.private['answer'])[:60]!r}")
+        raise ValueError(f"the task's answer contains no number: {str(task.private['answer'])[:60]!r}; use exact_match")
     answer = final_answer(trajectory)
     correct = answer is not None and last_number(answer) == wanted
     return Score(float(correct), parts={"correct": float(correct)}, success=correct)

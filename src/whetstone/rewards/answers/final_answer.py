@@ -8,9 +8,9 @@ from whetstone.trajectory import EndReason, Trajectory
 
 
 def final_answer(trajectory: Trajectory) -> str | None:
-    """Return the answer that an episode ended with; None if it was truncated, failed, or has no answer.
+    """Return the final answer of an episode; None if the episode was truncated, failed, or has no answer.
 
-    A call of the tool `submit` is an answer: its argument, or the first of several.
+    The first argument of a call of the tool `submit` is an answer, otherwise the last text.
     """
     if trajectory.ended is EndReason.TERMINATED:
         return trajectory.final_text

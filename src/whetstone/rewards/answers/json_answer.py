@@ -14,12 +14,12 @@ from whetstone.trajectory import Score, Task, Trajectory
 
 
 async def json_answer(trajectory: Trajectory, task: Task, *, schema: JsonSchema | None = None) -> Score:
-    """Return 1 if the final answer is JSON that fits the schema and equals the task's value, if any; else 0.
+    """Return 1 if the final answer is JSON that fits a schema and equals the task's value, if there is one; else 0.
+
+    The value is `task.private["value"]`. Values are compared with their types: true is not 1.
 
     Args:
-        schema: A JSON Schema; null: that in `task.private["schema"]`, or any.
-
-    Values are compared with their types: true is not 1. The value is `task.private["value"]`.
+        schema: JSON Schema; null: `task.private["schema"]`, or any JSON without that.
 
     Raises:
         ValueError: If the schema is invalid.

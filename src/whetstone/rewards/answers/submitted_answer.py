@@ -14,10 +14,10 @@ from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 
 async def submitted_answer(trajectory: Trajectory, task: Task, *, outcome: Reward = exact_match) -> Score:
-    """Score `answer` in the environment's verdict by `outcome`; 0 and no success without an answer.
+    """Score the `answer` in the environment's verdict by `outcome`; 0 and no success without an answer.
 
     Args:
-        outcome: Reward that scores it as if it were the policy's final answer.
+        outcome: Reward that scores the answer as if it were the policy's final answer.
     """
     answer = trajectory.final.get("answer")
     if not isinstance(answer, str) or not trajectory.turns:

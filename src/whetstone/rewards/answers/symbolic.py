@@ -42,8 +42,10 @@ json.dumps(same(*json.loads(%r)))
 class Symbolic:
     """Returns 1 if the final answer and `task.private["answer"]` are mathematically equal, else 0.
 
+    The library Math-Verify compares them in the sandbox.
+
     Args:
-        seconds: Maximum time of a comparison, in seconds.
+        seconds: Timeout of a comparison, in seconds; afterwards the answer is wrong and `undecided`.
         sandbox: Sandbox, see the tool `python`.
 
     Raises:
@@ -58,10 +60,11 @@ class Symbolic:
         self.seconds, self.sandbox = seconds, sandbox
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory.
+        """Compare the final answer of a trajectory with the task's answer.
 
         Raises:
             ValueError: If the task's own answer cannot be parsed as mathematics.
+            InfrastructureError: If Math-Verify cannot be imported in the sandbox.
         """
         answer, wanted = final_answer(trajectory), str(task.private["answer"])
         if answer is None or not answer.strip():

@@ -72,7 +72,14 @@ async def bfcl(trajectory: Trajectory, task: Task, *, as_published: bool = False
 def mismatch_reason(
     call: Call, possible: Mapping[str, Mapping[str, Any]], schemas: Mapping[str, Any], language: str = ""
 ) -> str:
-    """Return why a call is not accepted; empty if it is."""
+    """Return why a call does not match an accepted call; empty if it matches.
+
+    Args:
+        call: Call of the agent.
+        possible: Accepted call: `{function: {parameter: [accepted values]}}`.
+        schemas: Schemas of the functions by name.
+        language: `java` or `javascript` if values are source code, else empty.
+    """
     ((name, accepted),) = possible.items()
     if call.name not in (name, name.replace(".", "_")):
         return f"{call.name} is called, not {name}"
@@ -121,7 +128,7 @@ def _accepted(value: Any, one: Any) -> bool:
 
 
 def _same(value: Any, one: Any) -> bool:
-    """Return whether a value inside a mapping equals the accepted one."""
+    """Return whether a value inside a mapping equals an accepted value."""
     if isinstance(value, str) and isinstance(one, str):
         return _bare(value) == _bare(one)
     if isinstance(value, list) and isinstance(one, list):
@@ -132,7 +139,9 @@ def _same(value: Any, one: Any) -> bool:
 
 
 def _values(accepted: Any) -> Sequence[Any]:
-    """Return accepted values; a string instead of a list gives its letters, like the leaderboard."""
+    """Return accepted values as a sequence; a string instead of a list is split into its letters, like the leaderboard
+    does.
+    """
     return list(accepted) if isinstance(accepted, str | list) else [accepted]
 
 
@@ -141,7 +150,7 @@ def _bare(text: str) -> str:
 
 
 def _pairs(fits: Sequence[Sequence[bool]]) -> int:
-    """Return the size of a maximum matching of calls to possible ones."""
+    """Return the size of a maximum matching of calls to accepted calls."""
     matrix = np.array(fits, dtype=float)
     rows, columns = linear_sum_assignment(matrix, maximize=True)
     return int(matrix[rows, columns].sum())

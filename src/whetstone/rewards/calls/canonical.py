@@ -26,18 +26,19 @@ class Call:
     arguments: Mapping[str, Any]
     """Parsed arguments; unparseable text is stored under the empty name, which no function has."""
     turn: int = 0
-    """Index of the turn of the call; 0 for gold calls."""
+    """Index of the turn that made the call; 0 for gold calls."""
 
     @property
     def has_valid_arguments(self) -> bool:
-        """Return whether the arguments could be parsed."""
+        """Return whether the arguments could be parsed as a JSON object."""
         return _UNREADABLE not in self.arguments
 
 
 def list_calls(trajectory: Trajectory) -> list[Call]:
-    """Return all calls of an episode, in order; see `Call` for arguments that are not a JSON object.
+    """List all tool calls of an episode in order, with parsed arguments.
 
-    Calls in a last turn that was truncated were never executed and are not included.
+    Calls in a last turn that was truncated were never executed and are left out. Arguments that are not a JSON object
+    are stored as `Call.arguments` describes.
     """
     num_complete = len(trajectory.turns) - (trajectory.ended is EndReason.MAX_TOKENS)
     return [
@@ -48,12 +49,12 @@ def list_calls(trajectory: Trajectory) -> list[Call]:
 
 
 def gold_calls(task: Task) -> list[Call]:
-    """Return the calls of `task.private["calls"]`: mappings with `arguments` and optionally `name`."""
+    """Return the gold calls in `task.private["calls"]`: mappings with `arguments` and optionally `name`."""
     return [Call(str(call.get("name", "")), call["arguments"]) for call in task.private["calls"]]
 
 
 def parse_or_empty(text: str) -> Mapping[str, Any]:
-    """Parse the arguments of a call; empty if they cannot be parsed."""
+    """Parse the arguments of a call as a JSON object; empty if they cannot be parsed."""
     arguments = _arguments(text)
     return {} if _UNREADABLE in arguments else arguments
 
@@ -67,7 +68,7 @@ def _arguments(text: str) -> Mapping[str, Any]:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Return whether two parsed values are equal, including their types, in any order of keys.
+    """Return whether two parsed JSON values are equal, including their types; the order of keys is ignored.
 
     >>> same_value({"n": 1, "m": [2]}, {"m": [2.0], "n": 1}), same_value(1, True), same_value("1", 1)
     (True, False, False)
@@ -86,5 +87,5 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def same_call(one: Call, other: Call) -> bool:
-    """Return whether two calls are equal, regardless of their turns."""
+    """Return whether two calls have the same name and equal arguments, in any turn."""
     return one.name == other.name and same_value(one.arguments, other.arguments)

@@ -23,16 +23,22 @@ async def ftrl(
     form: Literal["f1", "product", "precision", "hits"] = "f1",
     substring: bool = False,
 ) -> Score:
-    """Score each turn with calls by 2 h / (n + 1) for h hits of n calls; the outcome is 1 if the answer is right.
+    """Score each turn with calls by 2 h / (n + 1) for h hits of n calls; the outcome is 1 if the final answer is right.
 
     A call is a hit if its result contains an open golden answer of its tool, which is then closed. Golden answers are
-    `task.private["answers"]`, by tool; the final answer is `task.private["answer"]`. A turn without a call scores −0.5
-    if it is empty, −0.3 if its calls could not be parsed, 1 / (1 + open ones) if it contains the answer, 0.5 if all
-    are closed and it does not contain the answer, else 0.
+    `task.private["answers"]`, by tool; the final answer is `task.private["answer"]`.
+
+    A turn without a call scores:
+
+    - −0.5 if it is empty,
+    - −0.3 if its calls could not be parsed,
+    - 1 / (1 + open golden answers) if it contains the final answer,
+    - 0.5 if all golden answers are closed and it does not contain the final answer,
+    - 0 otherwise.
 
     Args:
-        form: `product`: h²/n; `precision`: h/n; `hits`: h.
-        substring: As in the code, match a golden answer anywhere in a result, even inside a number.
+        form: Score of a turn: `f1` as above, `product`: h²/n, `precision`: h/n, `hits`: h.
+        substring: Match a golden answer anywhere in a result, even inside a number, as in the code.
 
     Source: FTRL 2025, arXiv:2508.08791, and its code.
     """
@@ -67,7 +73,7 @@ async def ftrl(
 
 
 def step_reward(hits: int, calls: int, *, form: Literal["f1", "product", "precision", "hits"] = "f1") -> float:
-    """Return the reward of a turn with h hits of n calls.
+    """Compute the reward of a turn with h hits of n calls; see `ftrl` for the forms.
 
     Source: FTRL 2025, arXiv:2508.08791, and its code.
     """
@@ -80,7 +86,7 @@ def step_reward(hits: int, calls: int, *, form: Literal["f1", "product", "precis
 
 
 def episode_rates(solved: int, calls: int, golden: int) -> dict[str, float]:
-    """Return precision (1 without calls) and F1 = 2 solved / (calls + golden).
+    """Compute precision (1 without calls) and F1 = 2 solved / (calls + golden) of an episode's calls.
 
     Source: FTRL 2025, arXiv:2508.08791, and its code.
     """
@@ -91,7 +97,7 @@ def episode_rates(solved: int, calls: int, golden: int) -> dict[str, float]:
 
 
 def contains_golden_answer(text: str, golden: str, *, substring: bool = False) -> bool:
-    """Return whether a text contains each comma-separated piece of a golden answer, as words unless `substring`."""
+    """Return whether a text contains each comma-separated piece of a golden answer; as words unless `substring`."""
     pieces = [piece.strip() for piece in golden.split(",") if piece.strip()]
     if substring:
         bare = text.lower().replace(",", "")

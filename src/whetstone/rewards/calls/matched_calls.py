@@ -33,13 +33,15 @@ async def matched_calls(
     outcome: Reward = exact_number,
     assignment: Literal["greedy", "optimal", "transport"] = "greedy",
 ) -> Score:
-    """Score the outcome, and for each turn how well its calls match the task's gold calls.
+    """Score the outcome, and each turn by how well its calls match the task's gold calls.
 
-    `process_rewards`: the mean reward of a turn's calls; for a final answer, 1 if it is right, else 0.
-    `action_rewards`: the fraction of gold calls that were made. `matched`: 1 if all of a turn's calls are new gold
-    calls, or the answer is right. `progress`: the fraction of gold calls made before each turn.
+    Gold calls are `task.private["calls"]`: mappings with `arguments` and optionally `name`. The score has these
+    columns:
 
-    Gold calls are `task.private["calls"]`: mappings with `arguments` and optionally `name`.
+    - `process_rewards`: the mean reward of a turn's calls; for a final answer, 1 if it is right, else 0.
+    - `action_rewards`: the fraction of gold calls that were made.
+    - `matched`: 1 if all of a turn's calls are new gold calls, or the answer is right.
+    - `progress`: the fraction of gold calls made before each turn.
 
     Args:
         outcome: Reward that determines whether the answer is right.
@@ -75,7 +77,7 @@ async def matched_calls(
 
 
 def call_similarity(call: tuple[str, Mapping[str, Any]], gold: tuple[str, Mapping[str, Any]]) -> float:
-    """Return the similarity of two calls in [0, 1]: 1 for equal calls, 0 for different tools.
+    """Compute the similarity of a call to a gold call, in [0, 1]: 1 for equal calls, 0 for different tools.
 
         (1 + |names ∩| / |names ∪| + values that are equal) / (2 + |gold arguments|)
 
@@ -96,9 +98,16 @@ def assign_rewards(
 ) -> np.ndarray:
     """Assign rewards to P calls, [P], from their similarity [P, Q] to Q gold calls.
 
-    `greedy` takes the most similar pairs first, each call and gold call once, as MatchTIR's code does under the name of
-    an optimal matching; `optimal` maximizes the sum; `transport` distributes each call over gold calls by entropic
-    optimal transport with uniform marginals, at most 1/P per call.
+    - `greedy` takes the most similar pairs first, each call and gold call once, as MatchTIR's code does under the name
+      of an optimal matching.
+    - `optimal` maximizes the sum of similarities.
+    - `transport` distributes each call over gold calls by entropic optimal transport with uniform marginals, at most
+      1/P per call.
+
+    Args:
+        similarity: [P, Q] similarity of each call to each gold call.
+        how: Assignment method.
+        regularization: Entropy regularization ε of `transport`.
 
     Source: Qu et al. 2026 (MatchTIR), arXiv:2601.10712, §3.2, and its code.
     """

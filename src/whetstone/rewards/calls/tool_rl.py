@@ -36,7 +36,7 @@ async def tool_rl(
         assignment: Assignment of several calls of a tool to gold calls: `optimal`, or `greedy` as in the code, which
             takes gold calls one after the other.
         format_weight: Weight of the format: all calls can be parsed, and there are calls if and only if required.
-        size: Correctness is from −size to size.
+        size: Maximum absolute value of the correctness.
 
     Source: Qian et al. 2025 (ToolRL), arXiv:2504.13958, and its code.
     """
@@ -57,7 +57,7 @@ async def tool_rl(
 
 
 def matches_gold_calls(calls: Sequence[Call], gold: Sequence[Call]) -> bool:
-    """Return whether two lists contain the same calls, in any order."""
+    """Return whether an episode made exactly the gold calls, in any order."""
     left = list(gold)
     for call in calls:
         index = next((k for k, other in enumerate(left) if same_call(call, other)), None)
@@ -125,7 +125,8 @@ def _matched(similarities: np.ndarray, assignment: str) -> float:
 
 
 def tagged_format(text: str, gold: str) -> bool:
-    """Return whether a text has the tags of the gold one: a thought first, then calls, an answer, or both; each once.
+    """Return whether a text has the same tags as the gold text: a thought first, then calls, an answer, or both; each
+    once.
 
     For texts in the paper's own format, `<think>`, `<tool_call>` and `<response>`; episodes are scored by their
     messages. A tag that a thought mentions does not count (in the published data some do, and the code then requires

@@ -1,4 +1,4 @@
-"""Cost-aware reward: a right answer scores less the more of a budget it used, but never less than a wrong one."""
+"""Cost-aware reward: a right answer scores less the more of a budget it uses, but never less than a wrong one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ async def cost_aware(
     token_price: float = 0.0,
     call_prices: dict[str, float] | None = None,
 ) -> Score:
-    """Return r (1 − w min(1, cost / budget)) for a right answer, r for a wrong one.
+    """Return r (1 − w min(1, cost / budget)) for a right answer and r for a wrong one.
 
     Args:
-        outcome: Reward r.
+        outcome: Reward r of the answer.
         budget: Cost from which the reward no longer decreases.
-        weight: w, below 1.
-        token_price: Price of a token that the model sampled.
+        weight: Weight w of the cost, from 0 to below 1.
+        token_price: Price of a sampled token.
         call_prices: Price of a call, by tool; the cost that a tool reports itself is added.
 
     Raises:

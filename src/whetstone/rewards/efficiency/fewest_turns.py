@@ -27,7 +27,7 @@ async def fewest_turns(
     max_turns: int = 8,
     markers: list[str] | None = None,
 ) -> Score:
-    """Add bonuses for format, for compact turns and for few turns to a right answer.
+    """Add bonuses for format, for compact turns and for few turns to the reward of a right answer.
 
     Args:
         outcome: Reward that determines whether the answer is right.
@@ -35,7 +35,7 @@ async def fewest_turns(
         compact: Bonus for turns of one unit, times the fraction of turns without a marker.
         brevity: Bonus for few turns, times 1 − (turns − 1) / `max_turns`.
         max_turns: Number of turns from which there is no `brevity` bonus.
-        markers: Words that start a new unit.
+        markers: Words that start a new unit of thought; null: a built-in list such as "wait".
 
     Source: Zeng et al. 2025 (MinD), arXiv:2505.19788, which names form, correctness and unit compactness. It does not
     define several units in a turn; the words are ours.

@@ -16,15 +16,15 @@ from whetstone.trajectory import Score, Task, Trajectory
 
 
 class Otc:
-    """Correctness times a factor for tool calls, which is 1 at the fewest calls of right episodes in the group.
+    """Multiplies correctness by an efficiency factor, which is 1 for the fewest calls of right episodes in the group.
 
     Args:
         outcome: Reward that determines whether the answer is right, from 0 to 1.
-        smooth: c, smoothness of the decrease; the maximum number of calls of an episode is the natural value.
-        size: α, scale of the reward.
-        tools: Names of the tools whose calls count; null: all.
+        smooth: Smoothness c of the decrease; the maximum number of calls of an episode is the natural value.
+        size: Scale α of the reward.
+        tools: Names of the tools whose calls count; null: all tools.
         per_episode: Score each episode without its group (the form for PPO); then no call at all is optimal.
-        min_calls_key: Key in the task's private data with the minimum number of calls; null: that of the group.
+        min_calls_key: Key in the task's private data with the minimum number of calls; null: the minimum of the group.
 
     Source: Wang et al. 2025 (OTC), arXiv:2504.14870, §3.
     """
@@ -53,13 +53,13 @@ class Otc:
         self.per_episode = per_episode
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory without its group, as if it had the minimum number of calls of the group."""
+        """Score a trajectory without its group, as if it had the fewest calls of the group."""
         score = await self.outcome(trajectory, task)
         calls = count_calls(trajectory, self.tools)
         return self._paid(score, calls, None if self.per_episode else calls)
 
     async def compared(self, trajectories: Sequence[Trajectory], task: Task) -> Sequence[Score]:
-        """Score the trajectories of a group relative to each other."""
+        """Score the trajectories of a group relative to the fewest calls of its right episodes."""
         outcomes = [await self.outcome(trajectory, task) for trajectory in trajectories]
         calls = [count_calls(trajectory, self.tools) for trajectory in trajectories]
         right = [count for count, score in zip(calls, outcomes, strict=True) if score.success]
@@ -81,10 +81,15 @@ class Otc:
 
 
 def call_efficiency(calls: int, fewest: int | None, *, smooth: float) -> float:
-    """Compute the factor for m calls if n is the minimum; c is `smooth`.
+    """Compute the efficiency factor for m calls if n is the minimum number; c is `smooth`.
 
         n unknown, or 0:  cos(m π / (2 m + c)), which is 1 for m = 0
         else:             sin(f π / (2 n)) with f = 2 n m / (m + n), which is 1 for m = n
+
+    Args:
+        calls: Number of calls m.
+        fewest: Minimum number of calls n; None: unknown.
+        smooth: Smoothness c.
 
     Source: Wang et al. 2025 (OTC), arXiv:2504.14870, eq. 3 (PPO) and 5 (GRPO); the paper does not specify c.
     """

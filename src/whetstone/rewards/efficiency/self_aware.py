@@ -20,14 +20,14 @@ async def self_aware(
     penalty: ShareBelowOne = 0.5,
     tools: list[str] | None = None,
 ) -> Score:
-    """Reduce the outcome of a right answer that used a tool although the model can solve the task without.
+    """Reduce the reward of a right answer that used a tool on a task that the model solves without tools.
 
     The pass rate without tools is `task.private["pass_rate_without_tools"]`, measured beforehand; without it, there is
-    no penalty. `overuse` and `underuse` are 0 or 1.
+    no penalty. The score components `overuse` and `underuse` are 0 or 1.
 
     Args:
         outcome: Reward that determines whether the answer is right.
-        known_from: Pass rate from which a task counts as known.
+        known_from: Pass rate from which the model counts as able to solve the task without tools.
         penalty: Fraction of the reward that is subtracted, in [0, 1).
         tools: Names of the tools whose calls count; null: all tools.
 

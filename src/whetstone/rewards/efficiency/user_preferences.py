@@ -17,14 +17,14 @@ from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import Score, Task, Trajectory
 
 
-class Preferences:
-    """Scores right episodes by preferences for tools, outcome, cost and time relative to the group; wrong ones get 0.
+class UserPreferences:
+    """Scores right episodes by a user's preferences relative to the group; wrong episodes get 0.
 
     Args:
         outcome: Reward that determines whether the answer is right.
         prefer: Weight by column: `outcome`, `cost`, `seconds`, and tools by name. A tool weight below 0 is a dislike;
             weights above 0 for `cost` and `seconds` prefer small values. `task.private["preferences"]` overrides it.
-        token_price: Price of a token, in the cost.
+        token_price: Price of a sampled token, in the cost.
         call_prices: Price of a call, by tool.
         positive: Whether a right episode gets at least 1, even with dislikes; otherwise the sum may be below that of a
             wrong one, as in the paper.
@@ -52,7 +52,7 @@ class Preferences:
         self.positive, self.quantile = positive, quantile
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory without its group: the outcome only."""
+        """Score a trajectory without its group: by the outcome only."""
         return await self.outcome(trajectory, task)
 
     async def compared(self, trajectories: Sequence[Trajectory], task: Task) -> Sequence[Score]:
@@ -84,7 +84,14 @@ class Preferences:
 
 
 def preference_scores(columns: np.ndarray, weights: Sequence[float], *, quantile: float = 0.0) -> np.ndarray:
-    """Compute M · P, [N], with each column of M [N, K] scaled to [0, 1] over its rows; a constant column is 0.
+    """Compute the preference scores M · P, [N], with each column of M scaled to [0, 1] over its rows.
+
+    A constant column is 0.
+
+    Args:
+        columns: [N, K] values of K columns for N trajectories.
+        weights: [K] weights P.
+        quantile: Quantile to which columns are clipped first; 0: no clipping.
 
     Source: ToolOrchestra 2025, arXiv:2511.21689, §3.
     """

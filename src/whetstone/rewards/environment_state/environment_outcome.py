@@ -27,7 +27,9 @@ async def verdict(trajectory: Trajectory, task: Task, *, pays: Literal["success"
     if not final:
         if trajectory.ended.cut_short:
             return Score(0.0, {"success": 0.0}, turns, success=False)
-        raise ValueError("the environment returns no verdict (it has no verdict())")
+        raise ValueError(
+            "the environment returns no verdict; define verdict() in it, or choose a reward that reads the episode"
+        )
     parts = {name: float(value) for name, value in final.items() if isinstance(value, bool | int | float)}
     if "success" not in final:
         raise ValueError(
@@ -40,10 +42,10 @@ async def verdict(trajectory: Trajectory, task: Task, *, pays: Literal["success"
 
 @provides("process_rewards")
 async def returns(trajectory: Trajectory, task: Task, *, success_at: float = 1.0) -> Score:
-    """Return the sum of the rewards of an episode's turns.
+    """Return the undiscounted return: the sum of the environment's rewards of all turns.
 
     Args:
-        success_at: Sum from which the task counts as solved.
+        success_at: Return from which the task counts as solved.
     """
     turns = tuple(turn.reward or 0.0 for turn in trajectory.turns)
     total = sum(turns)

@@ -1,5 +1,6 @@
-"""Driver that runs a whole program in a sandbox like a script: its text is sent there, and it imports nothing of this
-project. Its standard error is discarded.
+"""Driver that runs a whole program in a sandbox like a script.
+
+Its source is sent to the sandbox, so it imports nothing of this project. The program's standard error is discarded.
 """
 
 import os
@@ -10,10 +11,10 @@ before = sys.stdin
 
 
 def run(source: str, stdin_text: str) -> None:
-    """Run a program on a standard input; the sandbox receives its standard output.
+    """Run a program with a text as its standard input; its standard output is captured by the sandbox.
 
     Raises:
-        RuntimeError: If it exits with a nonzero status.
+        RuntimeError: If the program exits with a nonzero status.
     """
     with open("input.txt", "w", encoding="utf-8") as file:
         file.write(stdin_text)

@@ -29,10 +29,10 @@ _ORDERED = re.compile(r"\border\s+by\b[^()]*$", re.IGNORECASE)
 async def sql_result(
     trajectory: Trajectory, task: Task, *, tool: str = "sql", seconds: float = 5.0, max_rows: int = 100_000
 ) -> Score:
-    """Return 1 if the agent's query gives the rows of `task.private["query"]` on `task.private["database"]`, else 0.
+    """Return 1 if the agent's query gives the same rows as `task.private["query"]`, else 0.
 
-    The agent's query is the last fenced block of the final answer, or the full answer if it starts like a query, or
-    that of the last successful call of `tool`.
+    Both run on the database `task.private["database"]`. The agent's query is the last fenced block of the final answer,
+    or the full answer if it starts like a query, or that of the last successful call of `tool`.
 
     Args:
         tool: Name of the tool whose calls are queries.
@@ -63,7 +63,9 @@ async def sql_result(
 
 
 def same_rows(one: Sequence[Sequence[Any]], other: Sequence[Sequence[Any]], *, ordered: bool) -> bool:
-    """Return whether two results are equal; numbers to nine digits, column names are ignored.
+    """Return whether two query results have equal rows; numbers are compared to nine digits, column names are ignored.
+
+    With `ordered`, the order of the rows counts.
 
     >>> same_rows([(1, "a"), (2, None)], [(2.0, None), (1, "a")], ordered=False)
     True
@@ -109,13 +111,13 @@ def _existing_path(database: Path) -> str:
 
 
 async def _rows(
-    database: DatabaseProcess, query: str, seconds: float, most: int
+    database: DatabaseProcess, query: str, seconds: float, max_rows: int
 ) -> tuple[list[Sequence[Any]] | None, str]:
-    """Run a query; return (rows or None, reason of the failure)."""
+    """Run a query; return (rows, "") or (None, reason of the failure)."""
     try:
-        result = await database.fetch_rows(query, most=most + 1, seconds=seconds, cell_characters=0)
+        result = await database.fetch_rows(query, most=max_rows + 1, seconds=seconds, cell_characters=0)
     except ToolError as error:
         return None, str(error)
     if not result.columns:
-        return None, "it asks for nothing"
-    return (list(result.rows), "") if len(result.rows) <= most else (None, f"more than {most} rows")
+        return None, "the query returns no columns"
+    return (list(result.rows), "") if len(result.rows) <= max_rows else (None, f"more than {max_rows} rows")

@@ -31,15 +31,15 @@ async def state(trajectory: Trajectory, task: Task, *, partial_credit: bool = Fa
     final, private = trajectory.final, task.private
     wanted, predicates = private.get("digest"), private.get("predicates", ())
     if wanted is None and not predicates:
-        raise ValueError("the task has neither `digest` nor `predicates`")
+        raise ValueError("the task has neither `digest` nor `predicates`; add one of them to its private data")
     if not final:
         if trajectory.ended.cut_short:
             return Score(0.0, {"state": 0.0}, success=False)
-        raise ValueError("the environment returns no final state (it has no verdict())")
+        raise ValueError("the environment returns no final state; define verdict() in it")
     same = True
     if wanted is not None:
         if "digest" not in final and "state" not in final:
-            raise ValueError("the environment's verdict has neither `digest` nor `state`")
+            raise ValueError("the environment's verdict has neither `digest` nor `state`; return one of them")
         same = final.get("digest", None) == wanted if "digest" in final else state_digest(final["state"]) == wanted
     results = [predicate_holds(final, one) for one in predicates]
     right = same and all(results)
@@ -50,7 +50,7 @@ async def state(trajectory: Trajectory, task: Task, *, partial_credit: bool = Fa
 
 
 def state_digest(value: Any) -> str:
-    """Hash the content of a state.
+    """Compute a hash of the content of a state.
 
     The order of keys and of sets is ignored, that of lists is not; 1 equals 1.0 and differs from true.
 
@@ -88,9 +88,12 @@ _RELATIONS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def predicate_holds(state: Mapping[str, Any], predicate: Mapping[str, Any]) -> bool:
-    """Return whether a predicate holds; it does not if its path does not exist.
+    """Return whether a predicate on a state holds; a path that does not exist makes it false.
 
-    `path` is dotted; numbers in it are indices of lists.
+    Args:
+        state: State of the environment.
+        predicate: Mapping with `path`, `value`, and optionally `is`, the relation. `path` is dotted; numbers in it are
+            indices of lists.
 
     Raises:
         ValueError: If the relation is unknown.

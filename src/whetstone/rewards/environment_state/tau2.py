@@ -60,10 +60,12 @@ async def tau2(trajectory: Trajectory, task: Task, *, as_published: bool = False
 def all_called(
     trajectory: Trajectory, actions: Sequence[Mapping[str, Any]], by_user: Sequence[Mapping[str, Any]] = ()
 ) -> bool:
-    """Return whether each action was called, in any order, by agent or user; omitted arguments are not compared.
+    """Return whether the agent or the user made each action's call, in any order; omitted arguments are not compared.
 
     Args:
-        by_user: Calls of the user: `name` and `arguments`.
+        trajectory: Finished trajectory.
+        actions: Gold actions: mappings with `name`, `arguments`, and optionally `compare_args`.
+        by_user: Calls of the user: mappings with `name` and `arguments`.
     """
     calls = [(call.name, _read(call.arguments)) for turn in trajectory.turns for call in turn.message.tool_calls]
     calls += [(str(call["name"]), call["arguments"]) for call in by_user]
@@ -88,10 +90,10 @@ def _read(arguments: str) -> Mapping[str, Any]:
 
 
 def contains_information(wanted: str, text: str) -> bool:
-    """Return whether a text contains another one as whole words; a number may be written differently.
+    """Return whether a text contains a piece of information as whole words; numbers are compared by value.
 
-    >>> was_said("10", "Order #W1054 has 10 options."), was_said("10", "#W1054, $110"), was_said("481.5", "$481.50")
-    (True, False, True)
+    >>> contains_information("10", "Order #W1054 has 10 options."), contains_information("10", "#W1054, $110")
+    (True, False)
     """
     wanted, text = (each.replace(",", "").lower() for each in (wanted, text))
     if _NUMBER.fullmatch(wanted):

@@ -25,24 +25,28 @@ else:
 
 
 class Needed(BaseException):
-    """Raised if the tests cannot continue without the result of this call."""
+    """Raised by a call whose result the tests do not have yet; the result is requested and the tests restart."""
 
 
 results: list[tuple[str, str, str]] = []
-"""Results of the calls in order: ("value", a literal, the arguments after the call if it changed them) or ("raised",
-name of an exception, "")."""
+"""Results of the calls so far, in order: ("value", a literal, the arguments after the call if it changed them) or
+("raised", name of an exception, "")."""
 NUMBERS = {"inf": float("inf"), "nan": float("nan"), "set": set, "frozenset": frozenset}
 compiled: dict[str, object] = {}
 
 
 def prepare(prelude: str, tests: str) -> None:
-    """Compile the code of an attempt."""
+    """Compile the prelude and the tests; called once before the first `attempt`."""
     compiled["prelude"] = compile(prelude, "prelude", "exec")
     compiled["tests"] = compile(tests, "tests", "exec")
 
 
 def attempt(entry: str) -> tuple[str, str]:
-    """Run the tests; return ("passed", ""), ("failed", reason) or ("call", arguments of the missing call)."""
+    """Run the tests with the results so far.
+
+    Returns:
+        ("passed", ""), ("failed", reason) or ("call", arguments of the call whose result is missing).
+    """
     begin_chance()
     calls: list[str] = []
 
@@ -58,7 +62,7 @@ def attempt(entry: str) -> tuple[str, str]:
                 *zip(args, positional, strict=True),
                 *((kwargs[name], keyword[name]) for name in kwargs),
             ):
-                become(original, changed)
+                update_in_place(original, changed)
         if kind == "value":  # the host ensures that it is a literal
             return eval(literal, dict(NUMBERS))
         error = getattr(builtins, literal, Exception)
@@ -87,30 +91,32 @@ def begin_chance() -> None:
         numpy.random.seed(0)
 
 
-def become(original: object, changed: object) -> object:
-    """Change a list, a mapping or a set in place until it equals another; other types are replaced by the other.
+def update_in_place(original: object, changed: object) -> object:
+    """Change a list, mapping or set in place until it equals another value; other types are replaced.
 
     Elements that are still contained, perhaps at another index, stay the same objects.
     """
     if isinstance(original, list) and isinstance(changed, list):
         before = list(original)
-        original[:] = [known(before, place, value) for place, value in enumerate(changed)]
+        original[:] = [find_original(before, place, value) for place, value in enumerate(changed)]
     elif isinstance(original, dict) and isinstance(changed, dict):
-        after = {key: become(original[key], value) if key in original else value for key, value in changed.items()}
+        after = {
+            key: update_in_place(original[key], value) if key in original else value for key, value in changed.items()
+        }
         original.clear()
         original.update(after)
     elif isinstance(original, set) and isinstance(changed, set):
         original.clear()
         original.update(changed)
     elif isinstance(original, tuple) and isinstance(changed, tuple) and len(original) == len(changed):
-        return tuple(become(one, other) for one, other in zip(original, changed, strict=True))
+        return tuple(update_in_place(one, other) for one, other in zip(original, changed, strict=True))
     else:
         return original if original == changed else changed
     return original
 
 
-def known(before: list[object], place: int, value: object) -> object:
-    """Return the original element of a list that a value equals or replaces."""
+def find_original(before: list[object], place: int, value: object) -> object:
+    """Return the original list element that equals a new value, or that the new value replaces at the same index."""
     if place < len(before) and before[place] == value:
         return before[place]
     if isinstance(value, (list, dict, set)):
@@ -118,5 +124,5 @@ def known(before: list[object], place: int, value: object) -> object:
             if one == value:
                 return one
         if place < len(before):
-            return become(before[place], value)
+            return update_in_place(before[place], value)
     return value

@@ -7,8 +7,14 @@ object that equals everything: only literals are exchanged. Tests that need the 
 start, with the results so far and the same random numbers, which the solution has, too. Arguments that a call changes
 in place are returned as well and changed in the tests.
 
+Whole programs are tested by standard input and output, each run in a separate interpreter in a sandbox. Lines are
+compared without surrounding blanks, and numbers by value, so `1.50` equals `1.5`. An additional or missing line is a
+difference.
+
 Note: If the solution makes the tests fail, by a result that is too long or by its run time, the solution fails. Only if
 tests fail before the first result is the score unknown.
+
+Source: Jain et al. 2024, LiveCodeBench, arXiv:2403.07974, for tests over standard input.
 """
 
 from __future__ import annotations
@@ -16,12 +22,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 from whetstone.rewards.calls.canonical import same_value
 from whetstone.rewards.environment_state.extract_code import extract_code
-from whetstone.rewards.environment_state.programs import count_passed_runs
 from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
 from whetstone.sandbox.guest_call import call_in_guest, read_literal, tuples_to_lists
 from whetstone.trajectory import Score, Task, Trajectory
@@ -33,12 +39,14 @@ _DRIVER = Path(__file__).with_name("tests_driver.py").read_text()
 
 @dataclass(frozen=True, slots=True)
 class UnitTestResult:
-    """Result of the tests."""
+    """Result of the unit tests of one solution."""
 
     passed: int
+    """Number of tests that passed."""
     of: int
+    """Number of tests of the task."""
     reason: str = ""
-    """Reason of the first failure."""
+    """Reason of the first failure; empty if all tests passed."""
 
 
 class UnitTests:
@@ -60,7 +68,7 @@ class UnitTests:
         InfrastructureError: If the sandbox fails; the score is then unknown.
 
     Source: Chen et al. 2021, arXiv:2107.03374, for the tests of HumanEval; Jain et al. 2024, arXiv:2403.07974, for
-        programs.
+    programs.
     """
 
     def __init__(
@@ -74,7 +82,12 @@ class UnitTests:
         )
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory by running the tests."""
+        """Run the task's tests on the final code of a trajectory; 0 without code.
+
+        Raises:
+            InfrastructureError: If the sandbox fails; the score is then unknown.
+            ValueError: If the task's tests themselves cannot be run.
+        """
         code, private = extract_code(trajectory), task.private
         if code is None:
             return Score(0.0, {"correct": 0.0, "passed": 0.0}, success=False)
@@ -127,10 +140,10 @@ class UnitTests:
     async def _asserted(
         self, solution: Session, test_session: Session, entry: str, prelude: str, tests: str
     ) -> UnitTestResult:
-        """Run the tests against the solution, call by call.
+        """Run assertion tests against the solution, call by call.
 
         Raises:
-            ValueError: If the tests themselves cannot be run.
+            ValueError: If the task's tests themselves cannot be run.
         """
         spent = 0.0
         started = await test_session.python(f"{_DRIVER}\nprepare({prelude!r}, {tests!r})", wall_seconds=10.0)
@@ -161,3 +174,61 @@ def _parse_attempt(outcome: Outcome) -> tuple[str, str]:
     except (ValueError, SyntaxError):  # truncated, since its arguments are too long
         return "failed", "the tests request a call with arguments that are too long"
     return str(kind), str(text)
+
+
+_PROGRAM_DRIVER = Path(__file__).with_name("program_driver.py").read_text(encoding="utf-8")
+
+
+async def count_passed_runs(
+    session: Session, code: str, runs: Sequence[Sequence[str]], *, seconds: float, total_seconds: float
+) -> tuple[int, str]:
+    """Run the input-output tests of a program until the first failure.
+
+    Args:
+        session: Sandbox session with a new interpreter for each call.
+        code: Source of the program.
+        runs: (standard input, expected output) of each run.
+        seconds: Timeout of a run, in seconds.
+        total_seconds: Timeout of all runs, in seconds; the remaining ones have then failed.
+
+    Returns:
+        (number of passed runs, reason of the failure); the reason is empty if all passed.
+
+    Raises:
+        InfrastructureError: If the sandbox fails; the score is then unknown.
+    """
+    spent = 0.0
+    for number, (stdin_text, wanted) in enumerate(runs):
+        outcome = await session.python(f"{_PROGRAM_DRIVER}\nrun({code!r}, {stdin_text!r})\nNone", wall_seconds=seconds)
+        spent += outcome.seconds
+        if spent > total_seconds:
+            return number, f"all runs together took longer than {total_seconds:g} s"
+        if outcome.ending is not Ending.OK:
+            return number, outcome.error or str(outcome.ending)
+        if not same_output(outcome.output, wanted):
+            return number, f"it prints {outcome.output[:100]!r}, not {wanted[:100]!r}"
+    return len(runs), ""
+
+
+def same_output(printed: str, wanted: str) -> bool:
+    r"""Return whether the output of a program equals the expected one, line by line.
+
+    >>> same_output("1.50 2 \n", "1.5 2"), same_output("a b", "a  b"), same_output("1\n", "1\n1")
+    (True, False, False)
+    """
+    lines, others = (text.strip().split("\n") for text in (printed, wanted))
+    return len(lines) == len(others) and all(map(_same_line, lines, others))
+
+
+def _same_line(line: str, other: str) -> bool:
+    if line.strip() == other.strip():
+        return True
+    numbers, others = _numbers(line), _numbers(other)
+    return numbers is not None and numbers == others
+
+
+def _numbers(line: str) -> list[Decimal] | None:
+    try:
+        return [Decimal(word) for word in line.split()]
+    except InvalidOperation:
+        return None

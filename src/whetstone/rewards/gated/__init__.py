@@ -1,1 +1,1 @@
-"""Gated rewards: terms that count only if another one does."""
+"""Gated rewards: terms that count only if another term does."""

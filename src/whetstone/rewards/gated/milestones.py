@@ -18,7 +18,7 @@ from whetstone.trajectory import Score, Task, Trajectory, Turn
 
 
 class Milestones:
-    """Outcome, and for each turn γ φ(after) − φ(before), with φ the fraction of milestones reached.
+    """Scores the outcome, and each turn by γ φ(after) − φ(before), with φ the fraction of milestones reached.
 
     `task.private["milestones"]` is a list of mappings: `tool`, which must have run; `arguments` of the call, some or
     all; `says`, a pattern that an observation of the turn contains. All conditions of a milestone must hold in one
@@ -26,8 +26,8 @@ class Milestones:
 
     Args:
         outcome: Reward that determines whether the task was solved.
-        discount: γ.
-        weight: Weight of the differences.
+        discount: Discount γ per turn.
+        weight: Weight of the rewards of turns.
 
     Source: MiRA 2026 (milestones and potential-based shaping); the conditions of a milestone are ours.
     """
@@ -40,7 +40,7 @@ class Milestones:
         self.outcome, self.discount, self.weight = outcome, discount, weight
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory: the outcome, and the differences as rewards of turns."""
+        """Score a trajectory: the outcome is the value, the potential differences are rewards of turns."""
         score = await self.outcome(trajectory, task)
         if score.invalid:
             return score
@@ -56,7 +56,7 @@ class Milestones:
 
 
 def potential_differences(potentials: Sequence[float], discount: float = 1.0) -> list[float]:
-    """Compute γ φ_{t+1} − φ_t from [T + 1] potentials.
+    """Compute [T] potential differences γ φ_{t+1} − φ_t from [T + 1] potentials φ.
 
     Source: Ng, Harada and Russell 1999, "Policy invariance under reward transformations".
     """

@@ -20,14 +20,14 @@ async def tool_star(
     bonus: float = 0.1,
     presence: bool = False,
 ) -> Score:
-    """Return −1 for malformed calls, else the accuracy plus 0.1 if it is above 0 and all of `tools` were used.
+    """Return −1 for malformed calls, else the accuracy, plus a bonus if a partly right answer used all of `tools`.
 
     Args:
-        outcome: Reward that determines the measure and success.
-        measure: Component of its score with the accuracy, from 0 to 1; without it, its value.
+        outcome: Reward that determines accuracy and success.
+        measure: Component of the outcome's score that is the accuracy, from 0 to 1; if missing, the outcome's value is.
         tools: Names of the tools to use together; null: no bonus.
-        bonus: Bonus for using all tools.
-        presence: As in the code, count a tool as used if it was called; otherwise a call must have run and returned
+        bonus: Bonus for using all tools; requires an accuracy above 0.
+        presence: Count a tool as used if it was called, as in the code; otherwise a call must have run and returned
             text.
 
     Source: Dong et al. 2025 (Tool-Star), arXiv:2505.16410, and its code.
@@ -44,7 +44,10 @@ async def tool_star(
 
 
 def used_tools(trajectory: Trajectory, *, presence: bool = False) -> set[str]:
-    """Return the tools that an episode called; without `presence`, those with a call that ran and returned text."""
+    """Return the names of the tools that an episode used.
+
+    With `presence`, any call counts; otherwise only a call that ran and returned text.
+    """
     names = set()
     for turn in trajectory.turns:
         results = [message.text.strip() for message in turn.observation if message.role == "tool"]

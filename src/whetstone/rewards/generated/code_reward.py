@@ -21,29 +21,30 @@ _SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CodeResult:
-    """Result of the function."""
+    """Result of a generated reward function on one episode."""
 
     value: float = math.nan
+    """Value that the function returned; NaN after an error."""
     error: str = ""
-    """Why there is no value."""
+    """Reason why there is no value; empty after success."""
 
 
 class CodeReward:
-    """Value of the function `reward(trace)` in a file; `outcome` determines success.
+    """Reward that runs a function `reward(trace)` from a file; `outcome` determines success.
 
-    The function is run in the sandbox, with the trace as plain values and without the task's private data. If it
-    fails or returns no number, the episode is invalid.
+    The function is run in the sandbox, with the trace as plain values and without the task's private data. If it fails
+    or returns no number, the episode is invalid.
 
     Args:
         path: File with the function. Read it before you name it here.
-        outcome: Rule that determines success.
+        outcome: Reward that determines success.
         outcome_weight: Weight of `outcome` in the sum.
         weight: Weight of the function.
         high: Bound of the absolute value of the function.
         sandbox: Sandbox, see the tool `python`.
 
     Raises:
-        RecipeError: There is no such file.
+        RecipeError: If the file does not exist.
 
     Source: Text2Reward 2023, arXiv:2309.11489; Auto MC-Reward 2023, arXiv:2312.09238.
     """
@@ -61,15 +62,15 @@ class CodeReward:
         sandbox: str = "auto",
     ) -> None:
         if not Path(path).is_file():
-            raise RecipeError(f"path: {path}: no such file")
+            raise RecipeError(f"path: {path}: no such file; generate it, or correct the path")
         self.code, self.outcome, self.sandbox = Path(path).read_text(encoding="utf-8"), outcome, sandbox
         self.outcome_weight, self.weight, self.high = outcome_weight, weight, high
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory.
+        """Score a trajectory by the weighted sum of `outcome` and the function's value, which is clamped to ±`high`.
 
         Raises:
-            ValueError: If the function fails, or returns no number.
+            ValueError: If the function fails or returns no number.
         """
         rule = await self.outcome(trajectory, task)
         if rule.invalid:
@@ -83,10 +84,10 @@ class CodeReward:
 
 
 async def run_reward(code: str, trajectory: Trajectory, task: Task, *, sandbox: str = "auto") -> CodeResult:
-    """Run `reward(trace)` of some code on an episode.
+    """Run the function `reward(trace)` of generated code on one episode in the sandbox.
 
     Raises:
-        InfrastructureError: The sandbox failed.
+        InfrastructureError: If the sandbox fails.
     """
     session = shared_sandbox(sandbox).session(persistent=False, seed=0)
     trace = json.dumps(json.dumps(build_trace(trajectory, task), default=str))
@@ -107,7 +108,7 @@ async def run_reward(code: str, trajectory: Trajectory, task: Task, *, sandbox: 
 
 
 def build_trace(trajectory: Trajectory, task: Task) -> dict[str, Any]:
-    """Return an episode as plain values, without the task's private data."""
+    """Convert an episode to plain values, without the task's private data: the input of a generated reward."""
     return {
         "prompt": task.prompt,
         "turns": [

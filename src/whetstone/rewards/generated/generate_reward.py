@@ -29,6 +29,7 @@ SHAPE: Mapping[str, Any] = {
     "required": ["reason", "code"],
     "additionalProperties": False,
 }
+"""JSON Schema of the model's answer: a reason and the code."""
 _ASK = """Write a reward: one Python function `def reward(trace):` that returns a float, larger for better episodes.
 `trace` is a mapping: `prompt` (text), `turns` (a list of mappings with `text`, `calls` (each `name`, `arguments`,
 `outcome`), `observations` (texts), `reward` (a number or None)), `ended` (how it ended), `final` (what the environment
@@ -43,16 +44,18 @@ _MODULES = frozenset({"math", "re"})
 
 @dataclass(frozen=True, slots=True)
 class GeneratedReward:
-    """Result of reward generation."""
+    """Result of reward generation: the best code and how it was tested."""
 
     code: str
-    """Best code; empty if none was usable."""
+    """Code of the best proposal; empty if no proposal was usable."""
     correlation: float
-    """Spearman correlation of its values with success; NaN without usable code."""
+    """Spearman correlation of the code's values with success, from −1 to 1; NaN without usable code."""
     accepted: bool
+    """Whether the correlation reaches the minimum."""
     rounds: int
+    """Number of rounds until this result."""
     objections: tuple[str, ...]
-    """Objection to each proposal, in order; the last is empty if it was accepted."""
+    """Objection to each proposal, in order; the last is empty if the proposal was accepted."""
 
 
 async def write_reward(
@@ -60,20 +63,22 @@ async def write_reward(
     description: str,
     labeled: Sequence[tuple[Trajectory, Task, bool]],
     *,
-    least: float = 0.7,
+    min_correlation: float = 0.7,
     rounds: int = 4,
     sandbox: str = "auto",
 ) -> GeneratedReward:
-    """Generate the code of a reward, revised for up to `rounds` rounds.
+    """Let a model write the code of a reward, and revise it until its values correlate with success.
 
     Args:
         judge: Model that writes the code.
         description: Description of the task.
-        labeled: Episodes with their success; both kinds.
-        least: Minimum correlation with success.
+        labeled: Tuples (trajectory, task, whether it succeeded); both outcomes must occur.
+        min_correlation: Minimum Spearman correlation with success.
+        rounds: Maximum number of proposals.
+        sandbox: Sandbox, see the tool `python`.
 
     Raises:
-        ValueError: If all episodes are of one kind.
+        ValueError: If all episodes have the same outcome.
         InfrastructureError: If the judge or the sandbox fails.
 
     Source: Text2Reward 2023, arXiv:2309.11489; Auto MC-Reward 2023, arXiv:2312.09238 (designer, critic, analyser).
@@ -92,9 +97,10 @@ async def write_reward(
         correlation = math.nan
         if not objection:
             correlation, objection = await _test_code(code, labeled, sandbox)
-        if not objection and correlation < least:
+        if not objection and correlation < min_correlation:
             objection = (
-                f"its values go with success at {correlation:.2f}, less than {least:.2f}: {_confusions(labeled)}"
+                f"its values go with success at {correlation:.2f}, less than {min_correlation:.2f}: "
+                f"{_confusions(labeled)}"
             )
         objections.append(objection)
         if not math.isnan(correlation) and not correlation <= best.correlation:
@@ -105,9 +111,10 @@ async def write_reward(
 
 
 def rejection_reason(code: str) -> str:
-    """Return why code is not allowed as a reward; empty if it is: one function, no import, no endless loop.
+    """Return why generated code is not allowed as a reward; empty if it is allowed.
 
-    The sandbox keeps the machine safe; this check keeps the code readable for a person.
+    Allowed is one function `reward(trace)` without imports, `while`, private attributes and unknown names. The sandbox
+    protects the machine; this check keeps the code readable for a person.
     """
     try:
         tree = ast.parse(code)
@@ -138,7 +145,7 @@ def rejection_reason(code: str) -> str:
 
 
 async def _test_code(code: str, labeled: Sequence[tuple[Trajectory, Task, bool]], sandbox: str) -> tuple[float, str]:
-    """Test code on labeled episodes; return (correlation with success, objection)."""
+    """Run code twice on each labeled episode; return (Spearman correlation with success, objection)."""
     values = []
     for trajectory, task, _ in labeled:
         twice = [await run_reward(code, trajectory, task, sandbox=sandbox) for _ in range(2)]

@@ -29,30 +29,34 @@ _SHAPE: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Checklist item of a user turn."""
+    """Item of a checklist: a yes-or-no question about a user turn."""
 
     id: str
     question: str
     weight: float
+    """Weight of the item; the weights of a user turn sum to 1."""
     focus: str = ""
-    """Aspect to look at; an item about calls or their results is not met if the call failed."""
+    """Aspect that the judge has to look at; an item about tool calls is not met if all calls of the step failed."""
     passes: str = ""
+    """Condition under which the item is met."""
     failures: tuple[str, ...] = ()
+    """Examples of steps that do not meet the item."""
     after: tuple[str, ...] = ()
-    """IDs of the items it depends on."""
+    """Ids of the items that must be met first."""
     lasting: bool = False
+    """Whether the item is judged again at the end of the user turn."""
 
 
 class Checklist:
-    """Sum of the weights of met items per user turn, averaged over a conversation's checklists.
+    """Sums the weights of met checklist items per user turn, averaged over a conversation's checklists.
 
     `task.private["checklists"]` is a list of checklists. Each is a list with the items of every user turn: mappings
-    with `id`, `question`, `weight`, and `focus_on`, `pass_condition`, `failure_examples`, `dependence`, `lasting`.
-    The weights of a turn sum to 1. A step belongs to the user turn that it responds to.
+    with `id`, `question`, `weight`, and `focus_on`, `pass_condition`, `failure_examples`, `dependence`, `lasting`. The
+    weights of a turn sum to 1. A step belongs to the user turn to which it responds.
 
     Args:
-        judge: Judge that is asked about each item after each step, until it is met.
-        patience: η: an item met k steps after all its dependencies counts η^k.
+        judge: Judge that decides on each item after each step, until the item is met.
+        patience: Discount η: an item met k steps after all its dependencies counts η^k.
 
     Source: CM2 2026, arXiv:2602.12268, and its code (`checklist_reward`).
     """
@@ -65,10 +69,10 @@ class Checklist:
         self.judge, self.patience = judge, patience
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory: each item's weight is the reward of the step at which it was met; the outcome is 0.
+        """Score a trajectory: each item's weight is a reward of the step that met the item; the outcome is 0.
 
         Raises:
-            InfrastructureError: If the judge returns no answer; the episode is excluded from the group.
+            InfrastructureError: If the judge returns no valid answer; the episode is excluded from the group.
         """
         checklists = [[[_item(one) for one in turn] for turn in checklist] for checklist in task.private["checklists"]]
         steps = user_turn_indices(trajectory)
@@ -90,7 +94,7 @@ class Checklist:
     async def _turn(
         self, items: Sequence[Item], steps: Sequence[int], trajectory: Trajectory, task: Task
     ) -> dict[int, float]:
-        """Return the weights of met items by step."""
+        """Judge the items of one user turn; return the sum of the weights of met items by step."""
         met: dict[str, int] = {}
         for place, step in enumerate(steps):
             due = [item for item in items if item.id not in met and all(other in met for other in item.after)]
@@ -134,7 +138,7 @@ class Checklist:
 
 
 def user_turn_indices(trajectory: Trajectory) -> list[int]:
-    """Return the index of the user turn that each turn responds to, [turns], from 0."""
+    """Return [turns] indices of the user turn to which each turn of the agent responds, from 0."""
     indices, now = [], 0
     for turn in trajectory.turns:
         indices.append(now)

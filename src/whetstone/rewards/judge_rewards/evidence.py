@@ -1,6 +1,6 @@
-"""SmartSnap reward: the agent names a few of its steps as evidence, and the judge sees only those.
+"""SmartSnap reward: the agent names a few of its steps as evidence, and the judge sees only those steps.
 
-Evidence is by step number: the content of a step is read from the trajectory, so it cannot be forged.
+Evidence is given by step number: the content of a step is read from the trajectory, so the agent cannot forge it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Evidence:
     the episode.
 
     Args:
-        judge: Judge that is asked whether the steps are relevant, and whether they prove the task done.
+        judge: Judge that decides whether the steps are relevant, and whether they prove that the task is done.
         max_steps: Maximum number of steps that may be named; more are a format error.
         format: Reward for naming existing steps.
         relevance: Reward for relevant steps.
@@ -61,7 +61,7 @@ class Evidence:
         self.format, self.relevance, self.completeness, self.conciseness = format, relevance, completeness, conciseness
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory by its evidence."""
+        """Score a trajectory by the steps that it names as evidence."""
         named = None if trajectory.ended.cut_short else parse_evidence(trajectory)
         fine = (
             named is not None
@@ -95,7 +95,7 @@ class Evidence:
 
 
 def parse_evidence(trajectory: Trajectory) -> list[int] | None:
-    """Return the steps that an episode names as evidence, from 1, each once; None if it names none."""
+    """Return the step numbers that an episode names as evidence, from 1, each once; None if it names none."""
     if not trajectory.turns:
         return None
     message = trajectory.turns[-1].message

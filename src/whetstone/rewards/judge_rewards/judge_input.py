@@ -16,11 +16,13 @@ from whetstone.trajectory import Trajectory, Turn
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 
 
-def format_episode(trajectory: Trajectory, *, turns: Sequence[int] | None = None, most: int = 24_000) -> str:
-    """Format an episode for a judge, without thoughts; only `turns` if given.
+def format_episode(trajectory: Trajectory, *, turns: Sequence[int] | None = None, max_characters: int = 24_000) -> str:
+    """Format an episode as text for a judge, without the agent's thoughts.
 
     Args:
-        most: Maximum number of characters; a longer text is truncated in the middle, with a note.
+        trajectory: Episode to format.
+        turns: Indices of the turns to include; None: the prompt and all turns.
+        max_characters: Maximum number of characters; a longer text is truncated in the middle, with a note.
     """
     chosen = range(len(trajectory.turns)) if turns is None else turns
     lines = [format_judged_message(message) for message in trajectory.opening] if turns is None else []
@@ -28,21 +30,21 @@ def format_episode(trajectory: Trajectory, *, turns: Sequence[int] | None = None
         turn = trajectory.turns[number]
         lines.append(f"[turn {number + 1}] {format_turn(turn)}")
     text: str = to_writable("\n".join(lines))
-    if len(text) <= most:
+    if len(text) <= max_characters:
         return text
-    half = most // 2
+    half = max_characters // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
 def format_turn(turn: Turn) -> str:
-    """Format a turn: the agent's message, its calls and their results."""
+    """Format a turn as text: the agent's message, its tool calls and their results."""
     return "\n".join(
         [format_judged_message(turn.message), *(format_judged_message(message) for message in turn.observation)]
     )
 
 
 def format_judged_message(message: Message) -> str:
-    """Format a message as one text."""
+    """Format a message as text: its role, its text without thoughts, and its tool calls."""
     lines = [without_thoughts(message.text)] if message.text.strip() else []
     lines += [f"calls {call.name} {call.arguments}" for call in message.tool_calls]
     return f"{message.role}: " + "\n".join(lines)

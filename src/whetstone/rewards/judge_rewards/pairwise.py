@@ -1,4 +1,4 @@
-"""Pairwise judge reward: the win rate of an episode in its group, with each pair judged in both orders.
+"""Pairwise judge reward: the win rate of an episode in its group; each pair is judged in both orders.
 
 Note: Judges prefer the first position. A pair counts as won only if both orders agree; otherwise it is a tie.
 """
@@ -26,15 +26,16 @@ BETTER: Mapping[str, Any] = {
     "required": ["reason", "better"],
     "additionalProperties": False,
 }
+"""JSON Schema of the judge's answer: a reason, and which of the two is better."""
 
 
 class Preferred:
-    """Win rate of an episode against the others of its group; a tie counts half, a group of one 0.5.
+    """Scores an episode by its win rate against the others of its group; a tie counts half, a group of one 0.5.
 
     Args:
-        judge: Judge that is asked about each pair, twice.
+        judge: Judge that compares each pair, twice.
         ask: Question to the judge, which defines what better means.
-        base_reward: Reward that this one is added to; it determines success.
+        base_reward: Reward to which the win rate is added; it determines success.
         weight: Weight of the win rate.
     """
 
@@ -51,11 +52,11 @@ class Preferred:
         self.judge, self.ask, self.base_reward, self.weight = judge, ask, base_reward, weight
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory without its group: win rate 0.5."""
+        """Score a trajectory without its group, with a win rate of 0.5."""
         return await self._with(trajectory, task, 0.5, 0.0)
 
     async def compared(self, trajectories: Sequence[Trajectory], task: Task) -> Sequence[Score]:
-        """Score the trajectories of a group relative to each other, with N (N − 1) questions."""
+        """Score the trajectories of a group by their win rates, with N (N − 1) questions for N trajectories."""
         wins, disagreed = [0.0] * len(trajectories), [0] * len(trajectories)
         pairs = list(combinations(range(len(trajectories)), 2))
         transcripts = [format_episode(trajectory) for trajectory in trajectories]
@@ -94,25 +95,33 @@ class Preferred:
 
 
 @dataclass(frozen=True, slots=True)
-class Preference:
-    """Result of the comparison of a pair."""
+class PairwiseResult:
+    """Result of the comparison of two texts in both orders."""
 
     won: float
-    """Result of the first: 1, 0, or 0.5 for neither."""
+    """Result of the first text: 1 for better, 0 for worse, 0.5 for a tie."""
     disagreed: bool
-    """Whether the answers in the two orders differ."""
+    """Whether the judge's answers in the two orders contradict each other."""
     answer: Mapping[str, Any] = field(default_factory=dict)
-    """Answer of the judge in the original order; empty if the judge was not asked."""
+    """Answer of the judge in the original order; empty if the texts are equal and the judge was not queried."""
 
 
-async def compare_texts(judge: Judge, ask: str, task: str, one: str, other: str) -> Preference:
-    """Compare two texts by a judge, in both orders."""
+async def compare_texts(judge: Judge, ask: str, task: str, one: str, other: str) -> PairwiseResult:
+    """Compare two texts by a judge, in both orders; equal texts are a tie without a question.
+
+    Args:
+        judge: Judge that decides which text is better.
+        ask: Question to the judge.
+        task: Prompt of the task.
+        one: First text.
+        other: Second text.
+    """
     if one == other:
-        return Preference(0.5, False)
+        return PairwiseResult(0.5, False)
     questions = [
         Question(ask, {"task": task, "first": a, "second": b}, BETTER) for a, b in ((one, other), (other, one))
     ]
     answers = await asyncio.gather(*map(judge.answer, questions))
     original = {"first": 1.0, "second": 0.0, "neither": 0.5}[answers[0]["better"]]
     swapped = {"first": 0.0, "second": 1.0, "neither": 0.5}[answers[1]["better"]]
-    return Preference(original if original == swapped else 0.5, original != swapped, answers[0])
+    return PairwiseResult(original if original == swapped else 0.5, original != swapped, answers[0])

@@ -1,4 +1,4 @@
-"""AutoRule reward: the fraction of rules that an episode satisfies; a judge can extract rules from preferences."""
+"""AutoRule reward: the fraction of rules that an episode satisfies. A judge can extract the rules from preferences."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _RULES_SHAPE = {
 
 
 class Rules:
-    """Fraction of rules that are satisfied, optionally added to another reward.
+    """Scores the fraction of rules that an episode satisfies, optionally added to another reward.
 
     Args:
-        judge: Judge that is asked about each rule, yes or no.
+        judge: Judge that decides on each rule.
         rules: Texts of the rules.
-        base_reward: Reward that this one is added to, such as `reward_model`; it determines success.
+        base_reward: Reward to which the fraction is added, such as `reward_model`; it determines success.
         weight: Weight of the rules.
         base_weight: Weight of the base reward.
 
@@ -41,12 +41,12 @@ class Rules:
         base_weight: float = 1.0,
     ) -> None:
         if not rules:
-            raise ValueError("rules must not be empty")
+            raise ValueError("rules must not be empty; name at least one rule")
         self.judge, self.rules, self.base_reward = judge, rules, base_reward
         self.weight, self.base_weight = weight, base_weight
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory: the weighted fraction plus the base reward."""
+        """Score a trajectory by the weighted fraction of satisfied rules plus the base reward."""
         material = {"task": task.prompt, "work": format_episode(trajectory)}
         pending = [
             self.judge.answer(Question(f"Does the agent's work keep this rule? {rule}", material))
@@ -67,8 +67,13 @@ class Rules:
         await self.judge.close()
 
 
-async def extract_rules(judge: Judge, pairs: Sequence[tuple[str, str, str]], *, most: int = 20) -> list[str]:
-    """Extract rules that distinguish better from worse work, from (task, better, worse), merged and without duplicates.
+async def extract_rules(judge: Judge, pairs: Sequence[tuple[str, str, str]], *, max_rules: int = 20) -> list[str]:
+    """Extract rules that distinguish better from worse work, by a judge; merged and without duplicates.
+
+    Args:
+        judge: Judge that extracts and merges the rules.
+        pairs: Tuples (task, better work, worse work).
+        max_rules: Maximum number of rules.
 
     Source: AutoRule 2025, arXiv:2506.15651: justify each preference, extract rules, merge them.
     """
@@ -83,6 +88,6 @@ async def extract_rules(judge: Judge, pairs: Sequence[tuple[str, str, str]], *, 
     different = list(dict.fromkeys(rule.strip() for rule in extracted if rule.strip()))
     if len(different) <= 1:
         return different
-    ask = f"Merge these rules: drop those that say the same, keep at most {most}, each in one sentence."
+    ask = f"Merge these rules: drop those that say the same, keep at most {max_rules}, each in one sentence."
     merged = await judge.answer(Question(ask, {"rules": "\n".join(different)}, _RULES_SHAPE))
-    return [str(rule) for rule in merged["rules"]][:most]
+    return [str(rule) for rule in merged["rules"]][:max_rules]

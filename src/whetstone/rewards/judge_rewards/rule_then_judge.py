@@ -1,6 +1,6 @@
-"""Rule-then-judge reward: rules first, then a verifier model with a calculator and unit conversion.
+"""Rule-then-judge reward: rules decide first, then a verifier model with a calculator and unit conversion.
 
-The deciding method is logged: `by_rule`, `by_verifier`.
+The score components `by_rule` and `by_verifier` log the deciding method.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _NEXT: Mapping[str, Any] = {
 
 
 class Verified:
-    """Returns 1 if the final answer equals `task.private["answer"]`: by rules, or by a verifier with tools.
+    """Returns 1 if the final answer equals `task.private["answer"]`, by rules or by a verifier with tools, else 0.
 
-    Rules compare texts, numbers to a relative tolerance, and quantities in units. They abstain if one of the two is
-    not a known quantity. Then the verifier decides; it may use a calculator and a unit converter for a few steps.
-    Without a verifier, answers that rules cannot decide are wrong, and counted as `undecided`.
+    Rules compare texts, numbers to a relative tolerance, and quantities in units. They abstain if one of the two is not
+    a known quantity. Then the verifier decides; it may use a calculator and a unit converter for a few steps. Without a
+    verifier, answers that rules cannot decide are wrong, and counted as `undecided`.
+
+    The verifier's tools compute with numbers and units but not with formulas; `symbolic` can compare formulas.
 
     Args:
-        judge: The verifier.
+        judge: Verifier model; null: only rules decide.
         tolerance: Relative tolerance of numbers.
         steps: Maximum number of tool calls of the verifier.
-
-    Its tools compute with numbers and units but not with formulas; `symbolic` can compare formulas.
 
     Source: the order of CoSineVerifier 2026 (rules first, then a verifier with tools), without its computer algebra and
     without its training; steps as in Themis, arXiv:2310.01045 (thought, call, observation, rationale, score).
@@ -68,10 +68,10 @@ class Verified:
         self.judge, self.tolerance, self.steps = judge, tolerance, steps
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory.
+        """Compare the final answer of a trajectory with the task's answer.
 
         Raises:
-            InfrastructureError: If the verifier returns no answer, or does not decide.
+            InfrastructureError: If the verifier returns no valid answer, or does not decide.
         """
         answer, wanted = final_answer(trajectory), str(task.private["answer"])
         if answer is None:
@@ -102,16 +102,16 @@ class Verified:
             observed.append(
                 f"{step['tool']}({step['input']}) = {run_verifier_tool(str(step['tool']), str(step['input']))}"
             )
-        raise InfrastructureError("the verifier did not decide")
+        raise InfrastructureError(f"the verifier did not decide within {self.steps} tool calls; increase steps")
 
     async def close(self) -> None:
-        """Close the verifier."""
+        """Close the verifier, if there is one."""
         if self.judge is not None:
             await self.judge.close()
 
 
 def same_quantity(answer: str, wanted: str, *, tolerance: float = 1e-4) -> bool | None:
-    """Return whether two answers are equal; None if rules cannot decide.
+    """Return whether an answer equals the wanted one as text, number or quantity; None if rules cannot decide.
 
     >>> same_quantity("1.5 km", "1500 m"), same_quantity("2 kg", "2 m"), same_quantity("blue", "azure")
     (True, False, None)
@@ -127,7 +127,10 @@ def same_quantity(answer: str, wanted: str, *, tolerance: float = 1e-4) -> bool 
 
 
 def parse_quantity(text: str) -> tuple[str, float] | None:
-    """Parse a number with or without a unit as (dimension, amount in the first unit); None if it is neither."""
+    """Parse a number with an optional unit as (dimension, amount in the base unit); None if the text is neither.
+
+    The dimension is empty without a unit.
+    """
     match = _QUANTITY.fullmatch(text.strip().rstrip("."))
     if match is None:
         return None
@@ -139,7 +142,7 @@ def parse_quantity(text: str) -> tuple[str, float] | None:
 
 
 def run_verifier_tool(tool: str, argument: str) -> str:
-    """Run a tool of the verifier."""
+    """Run a tool of the verifier, `calculator` or `convert`, and return its result or an error as text."""
     tools: Mapping[str, Callable[[str], str]] = {"calculator": calculator, "convert": _converted}
     try:
         return tools[tool](argument)

@@ -1,4 +1,4 @@
-"""Judges: models that assess an agent's work when a program cannot."""
+"""Judges: models that assess an agent's work if a program cannot."""
 
 from typing import TYPE_CHECKING
 

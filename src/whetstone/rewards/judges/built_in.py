@@ -1,4 +1,4 @@
-"""Built-in judges by the name that recipes use."""
+"""Built-in judges by the name in a reward's option `judge`."""
 
 from whetstone.rewards.judges.endpoint import EndpointJudge
 from whetstone.rewards.judges.local_judge import LocalJudge

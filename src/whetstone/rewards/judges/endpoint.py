@@ -12,24 +12,26 @@ from whetstone.rewards.judges.protocol import Meter, Question
 
 
 class EndpointJudge:
-    """Queries a model; the JSON Schema of the answer is sent as `response_format`, and the answer is always validated.
+    """Judge that queries a model at an OpenAI-compatible endpoint.
+
+    The JSON Schema of the answer is sent as `response_format`, and the answer is always validated.
 
     Args:
         url: Base URL of the API, such as `http://localhost:8000/v1`.
-        model: Model name at the server.
-        api_key_env: Environment variable with the API key; empty: none is sent.
+        model: Model name on the server.
+        api_key_env: Environment variable with the API key; empty: no key is sent.
         temperature: Sampling temperature; 0 for greedy decoding.
         seconds: Timeout of a request, in seconds.
-        max_attempts: Maximum number of requests if the server is down or busy, and of requests for a valid answer
-            again.
+        max_attempts: Maximum number of attempts of a request if the server is down or busy, and of requests until an
+            answer is valid.
         concurrency: Maximum number of concurrent requests.
         cache: File that caches answers by question; null caches the latest in memory.
-        prompt_price: Price per million prompt tokens, for the meter.
-        completion_price: Price per million completion tokens.
+        prompt_price: Price per million prompt tokens, for the cost metric.
+        completion_price: Price per million completion tokens, for the cost metric.
         forced: Whether the JSON Schema is sent; some servers reject it.
 
     Raises:
-        RecipeError: If the variable is not set.
+        RecipeError: If the environment variable is not set.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class EndpointJudge:
         self._cache = AnswerCache(cache)
 
     async def answer(self, question: Question) -> Mapping[str, Any]:
-        """Return the model's answer, validated by the question's schema.
+        """Request the model's answer to a question and validate it by the question's schema.
 
         Raises:
             InfrastructureError: If the server is unreachable, or never returns a valid answer.
@@ -81,6 +83,6 @@ class EndpointJudge:
         return await ask_judge(question, request, who=who, cache=self._cache, meter=self.meter, tries=self.max_attempts)
 
     async def close(self) -> None:
-        """Close the connection and the cache file."""
+        """Close the HTTP connection and the cache file."""
         self._cache.close()
         await self.endpoint.close()

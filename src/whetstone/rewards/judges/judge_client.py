@@ -1,6 +1,6 @@
-"""Judge requests with cache, strict parsing and retries.
+"""Judge requests with an answer cache, strict parsing and retries.
 
-Note: Prose with a brace in it is not an answer. If a judge never returns a valid one, the score is unknown.
+Note: Prose with a brace in it is not an answer. If a judge never returns a valid answer, the score is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from whetstone.rewards.judges.judge_log import record_judgment
 from whetstone.rewards.judges.protocol import Meter, Question
 
 _LATEST = 20_000
-"""Maximum number of answers in memory."""
+"""Maximum number of answers that are cached in memory."""
 
 
 class AnswerCache:
@@ -40,10 +40,10 @@ class AnswerCache:
         self._latest: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
 
     def get(self, key: str) -> Mapping[str, Any] | None:
-        """Return the cached answer, or None.
+        """Return the cached answer of a key; None if there is none.
 
         Raises:
-            RunDirectoryError: If it is damaged.
+            RunDirectoryError: If the stored answer or the file is damaged.
         """
         if key in self._latest:
             return self._latest[key]
@@ -60,7 +60,7 @@ class AnswerCache:
             raise RunDirectoryError(f"{problem}; delete the row or the file, and the judge is asked again") from None
 
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Store an answer.
+        """Store an answer in memory and, if there is a file, on disk.
 
         Raises:
             RunDirectoryError: If the file is damaged.
@@ -74,7 +74,7 @@ class AnswerCache:
                     connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, json.dumps(answer)))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the cache file, if it is open."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -111,8 +111,12 @@ async def ask_judge(
     """Return the answer to a question: from the cache, from a pending request, or from the judge with retries.
 
     Args:
-        request: Function that returns the judge's reply to the n-th attempt.
+        question: Question to the judge.
+        request: Function of the attempt's index, from 0, that returns the judge's reply as text.
         who: Identity of the judge: everything that determines its answers; part of the cache key.
+        cache: Cache of answers.
+        meter: Usage counters to update.
+        tries: Maximum number of attempts.
 
     Raises:
         InfrastructureError: If the judge returns no valid answer.
@@ -153,7 +157,11 @@ async def ask_judge(
 
 
 def read_answer(text: str, shape: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
-    """Parse the answer in a text: return (answer or None, problem). Only a code fence around the object is removed."""
+    """Parse a judge's reply as JSON and validate it; only a code fence around the object is removed.
+
+    Returns:
+        (answer, "") or (None, problem).
+    """
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```"):
         bare = bare.removesuffix("```").removeprefix("```json").removeprefix("```").strip()

@@ -1,4 +1,4 @@
-"""Log of judgements: captures judge answers during a reward call and stores them with the score.
+"""Judgement log: captures judge answers during a reward call and stores them with the score.
 
 Note: A reward asks many questions concurrently, in separate asyncio tasks. They inherit the context of the reward call,
 and with it the same list; the reward call of another trajectory has another list.
@@ -16,7 +16,7 @@ from whetstone.trajectory import Judgement
 from whetstone.truncate_text import truncate_middle
 
 MOST_KEPT = 64
-"""Maximum number of judgements per trajectory; a checklist over many turns asks hundreds of questions."""
+"""Maximum number of stored judgements per trajectory; a checklist over many turns asks hundreds of questions."""
 _LONGEST = 1000
 """Maximum number of stored characters of a question, and of each text in an answer."""
 _captured: ContextVar[list[Judgement] | None] = ContextVar("judgements", default=None)
@@ -24,7 +24,7 @@ _captured: ContextVar[list[Judgement] | None] = ContextVar("judgements", default
 
 @contextmanager
 def capture_judgments() -> Iterator[list[Judgement]]:
-    """Capture the judgements inside the `with` block, in order."""
+    """Capture all judgements that are recorded inside the `with` block, in order."""
     judgments: list[Judgement] = []
     token = _captured.set(judgments)
     try:
@@ -34,14 +34,14 @@ def capture_judgments() -> Iterator[list[Judgement]]:
 
 
 def record_judgment(question: Question, answer: Mapping[str, Any]) -> None:
-    """Record a judgement if they are being captured."""
+    """Append a question and its answer to the captured judgements; no effect outside `capture_judgments`."""
     judgments = _captured.get()
     if judgments is not None and len(judgments) < MOST_KEPT:
         judgments.append(build_judgment(question.ask, answer))
 
 
 def build_judgment(ask: str, answer: Mapping[str, Any]) -> Judgement:
-    """Build a judgement; long texts are truncated."""
+    """Build a stored judgement; texts longer than 1,000 characters are truncated in the middle."""
     return Judgement(
         truncate_middle(ask, _LONGEST)[0],
         {

@@ -1,7 +1,7 @@
-"""Local judge: a model in a folder, with answers constrained to the question's JSON Schema.
+"""Local judge: a model in a folder whose answers are constrained to the question's JSON Schema.
 
-If a value has few choices (a boolean, an enum, a small integer), each is scored and the most probable one is returned;
-only free text is sampled. So the answer is always valid, without parsing or retries.
+If a value has few choices (a boolean, an enum, a small integer), each choice is scored and the most probable one is
+returned; only free text is sampled. So the answer is always valid, without parsing or retries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_CHOICES = 101
 
 
 class LocalJudge:
-    """Queries a model on this machine.
+    """Judge that runs a frozen model on this machine.
 
     Args:
         path: Hugging Face model folder, such as a checkpoint.
@@ -62,11 +62,11 @@ class LocalJudge:
         self._num_questions = 0
 
     async def answer(self, question: Question) -> Mapping[str, Any]:
-        """Return the model's answer, valid by the question's schema.
+        """Generate the model's answer to a question, constrained to the question's schema.
 
         Raises:
             InfrastructureError: If the question exceeds the model's context length.
-            RecipeError: If the schema has a value that is neither a text nor one of few choices.
+            RecipeError: If the schema has a value that is neither a text nor has few choices.
         """
 
         async def request(attempt: int) -> str:
@@ -75,7 +75,7 @@ class LocalJudge:
         return await ask_judge(question, request, who=self.path, cache=self._cache, meter=self.meter, tries=1)
 
     async def close(self) -> None:
-        """Close the model and the cache file."""
+        """Unload the model and close the cache file."""
         self._cache.close()
         await self.member.close()
 
@@ -91,8 +91,8 @@ class LocalJudge:
                 ids += self._encoded(("{" if place == 0 else ", ") + json.dumps(name) + ": ")
                 if len(ids) + self.reason_tokens + 8 > self._policy.context_length:
                     raise InfrastructureError(
-                        f"the question has {len(ids)} tokens; the context length of the judge at {self.path} is "
-                        f"{self._policy.context_length}"
+                        f"the question has {len(ids)} tokens, and the judge at {self.path} has a context of "
+                        f"{self._policy.context_length}; use a judge with a longer context"
                     )
                 choices = _choices(name, shape)
                 if choices is None:
@@ -106,7 +106,7 @@ class LocalJudge:
         return answer
 
     async def _text(self, engine: Engine, ids: Sequence[int], episode: str) -> tuple[str, list[int]]:
-        """Sample a text up to the closing quote."""
+        """Sample a string value up to its closing quote; return (text, its tokens with quotes)."""
         opened = [*ids, *self._encoded('"')]
         sampling = Sampling(
             max_new_tokens=self.reason_tokens, temperature=0.0, stop_strings=('"',), stop_ids=self._chat.stop_ids
@@ -117,7 +117,7 @@ class LocalJudge:
         return text, self._encoded(json.dumps(text))
 
     async def _likeliest(self, engine: Engine, ids: Sequence[int], choices: Sequence[Any]) -> tuple[Any, list[int]]:
-        """Return the choice with the highest log-prob, including the token after it."""
+        """Return the choice with the highest log-prob, including the token after it, and the choice's tokens."""
         written = [self._encoded(json.dumps(choice) + ",") for choice in choices]
         sequences = [TokenSequence([*ids, *tokens]) for tokens in written]
         scores = await asyncio.gather(*(engine.score(each, start=len(ids)) for each in sequences))
@@ -130,7 +130,7 @@ class LocalJudge:
 
 
 def _choices(name: str, shape: Mapping[str, Any]) -> list[Any] | None:
-    """Return the choices of a value; None for free text."""
+    """Return the possible values of a schema with few choices; None for free text."""
     if "enum" in shape:
         return list(shape["enum"])
     if shape.get("type") == "boolean":

@@ -1,4 +1,4 @@
-"""Judge interface: a question about untrusted material, and an answer with a JSON Schema."""
+"""Judge interface: questions about untrusted material, and answers that fit a JSON Schema."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _STANDING = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Question to a judge."""
+    """Question to a judge: an instruction, the material to judge, and the schema of the answer."""
 
     ask: str
-    """Instruction to the judge; trusted."""
+    """Instruction to the judge; trusted text."""
     material: Mapping[str, str]
-    """Texts to judge, by name; untrusted."""
+    """Texts to judge, by name; untrusted, so they are delimited in the prompt."""
     shape: Mapping[str, Any] = field(default_factory=lambda: YES_OR_NO)
-    """JSON Schema of the answer, an object."""
+    """JSON Schema of the answer, which is an object."""
 
     @property
     def mark(self) -> str:
-        """Return the delimiter of the material, a hash of the material, which therefore cannot contain it."""
+        """Return the delimiter of the material: a hash of its content, which the material cannot contain."""
         content = json.dumps([self.ask, *sorted(self.material.items())], ensure_ascii=True)
         mark = hashlib.sha256(content.encode()).hexdigest()[:16]
         while any(mark in text for text in self.material.values()):
@@ -43,7 +43,7 @@ class Question:
         return mark
 
     def messages(self) -> list[dict[str, str]]:
-        """Return the question as chat messages."""
+        """Build the chat messages of the question, with the material between delimiters."""
         mark = self.mark
         fields = "\n\n".join(f"<{mark}:{name}>\n{text}\n</{mark}:{name}>" for name, text in self.material.items())
         shape = f"Answer with one JSON object of this shape and nothing else:\n{json.dumps(self.shape)}"
@@ -54,18 +54,18 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Return a hash of the question's content."""
+        """Return a hash of the question's content, for caches."""
         content = json.dumps([self.ask, dict(self.material), self.shape], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
 
 @dataclass(slots=True)
 class Meter:
-    """Usage counters of a judge."""
+    """Usage counters of a judge since its creation."""
 
     requests: int = 0
     cached: int = 0
-    """Number of requests answered from the cache."""
+    """Number of questions answered from the cache."""
     retries: int = 0
     """Number of repeated requests after an invalid answer."""
     failed: int = 0
@@ -78,18 +78,18 @@ class Meter:
 
 @runtime_checkable
 class Judge(Protocol):
-    """Judge that answers questions.
+    """Model or function that answers questions about an agent's work.
 
     Raises:
-        InfrastructureError: If there is no answer; the trajectory is then invalid, its reward is never 0.
+        InfrastructureError: If there is no valid answer; the trajectory is then invalid, and its reward is never 0.
     """
 
     meter: Meter
 
     async def answer(self, question: Question, /) -> Mapping[str, Any]:
-        """Return an object that fits the question's schema."""
+        """Return the answer to a question: an object that fits the question's schema."""
         ...
 
     async def close(self) -> None:
-        """Release the judge's resources."""
+        """Release resources such as connections, models and files."""
         ...

@@ -13,12 +13,12 @@ from whetstone.tools.thread_runner import call_user_function
 
 
 class ScriptedJudge:
-    """Returns the answers of a function, validated as strictly as a model's.
+    """Judge that calls a function; the returned answers are validated as strictly as a model's.
 
     Args:
         answers: Function of the question, plain or async, that returns a text or an object; or its name, as
             `package.module:function`.
-        max_attempts: Maximum number of calls until the answer has the right shape.
+        max_attempts: Maximum number of calls until an answer is valid.
         cache: File that caches answers by question; null caches the latest in memory.
     """
 
@@ -31,7 +31,11 @@ class ScriptedJudge:
         self._cache = AnswerCache(cache)
 
     async def answer(self, question: Question) -> Mapping[str, Any]:
-        """Return the function's answer, validated by the question's schema."""
+        """Call the function with a question and validate its answer by the question's schema.
+
+        Raises:
+            InfrastructureError: If no answer is valid.
+        """
 
         async def request(attempt: int) -> str:
             answer = await call_user_function(self.answers, question)

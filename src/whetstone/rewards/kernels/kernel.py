@@ -18,7 +18,9 @@ async def kernel(
     decorator: str | None = "triton.jit",
     forbidden: list[str] | None = None,
 ) -> Score:
-    """Return 1 if the final code satisfies the rules, else 0; use it with `times` in `composed`, next to a test reward.
+    """Return 1 if the final code launches a kernel and makes no forbidden call, else 0.
+
+    Use it with `times` in `composed`, in addition to a test reward.
 
     Args:
         decorator: Decorator of a function that must be launched with a grid, `f[grid](…)`, reachable from the task's
@@ -38,7 +40,14 @@ async def kernel(
 
 
 def broken_rule(code: str, *, entry: str | None, decorator: str | None, forbidden: list[str]) -> str:
-    """Return the rule that the code violates; empty for none."""
+    """Return the rule that kernel code violates; empty if it violates none.
+
+    Args:
+        code: Code of the final answer.
+        entry: Name of the function that the task calls; None: any function counts.
+        decorator: Required decorator of a launched function; None: not required.
+        forbidden: Forbidden calls.
+    """
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError):
@@ -83,7 +92,7 @@ def broken_rule(code: str, *, entry: str | None, decorator: str | None, forbidde
 
 
 def _imported(tree: ast.AST) -> dict[str, str]:
-    """Return the imported and assigned names of a file, with their qualified names."""
+    """Return the imported and assigned names of a file with their qualified names."""
     qualified: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -119,7 +128,7 @@ def _dotted(node: ast.AST, names: dict[str, str]) -> str:
 
 
 def _reached(functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef], entry: str | None) -> set[str]:
-    """Return the functions that the entry uses, including itself."""
+    """Return the names of the functions that the entry function uses directly or indirectly, including itself."""
     reached, left = set(), [entry] if entry else []
     while left:
         name = left.pop()

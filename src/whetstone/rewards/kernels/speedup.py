@@ -28,24 +28,24 @@ _LIMITS = Limits(output_characters=1 << 20)
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Result of paired runs."""
+    """Result of paired runs of reference and solution."""
 
     ratios: tuple[float, ...]
-    """t_ref / t_new of each pair."""
+    """Ratio t_ref / t_new of each pair."""
     reference: tuple[float, ...] = ()
     """Run times of the reference, in seconds."""
     wrong: str = ""
-    """Why the solution is invalid; empty if it is valid."""
+    """Reason why the solution is invalid; empty if it is valid."""
 
 
 class Speedup:
-    """Median ratio of the reference's time to the solution's if all outputs are equal, else 0.
+    """Returns the median ratio of the reference's time to the solution's if all outputs are equal, else 0.
 
     `task.private` has `reference`, code; `entry_point`, the function's name in both; and `inputs`, code with a function
     `inputs(seed)` that returns the arguments as a tuple of plain values, large enough to take some milliseconds.
 
     Args:
-        pairs: Number of runs of each.
+        pairs: Number of timed runs of each.
         seconds: Timeout of a run, in seconds.
         spread: Maximum interquartile range of the reference's times over their median; above it the score is unknown.
             If only the ratios spread more, the solution varies its times, and the lower quartile counts.
@@ -75,7 +75,12 @@ class Speedup:
         self.tolerance, self.sandbox = tolerance, sandbox
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory by measured times."""
+        """Score a trajectory by the measured speedup of its final code; 0 without code or with wrong outputs.
+
+        Raises:
+            InfrastructureError: If times on this machine vary too much.
+            ValueError: If the task's reference or inputs do not run.
+        """
         code = extract_code(trajectory)
         if code is None:
             return _score(0.0)
@@ -107,7 +112,7 @@ class Speedup:
                 return timed
         if relative_iqr(timed.reference) <= self.spread:
             return timed
-        raise InfrastructureError("run times on this machine vary too much to measure a speedup")
+        raise InfrastructureError("run times on this machine vary too much to measure a speedup; stop other processes")
 
     async def _pairs(self, code: str, task: Task, attempt: int) -> Timed:
         pool, private = shared_sandbox(self.sandbox), task.private
@@ -150,7 +155,7 @@ class Speedup:
             solution_session.close()
 
     async def _run(self, session: Session, entry: str, arguments: str) -> Outcome:
-        """Run a call; arguments are set before the clock starts, and the output is a value when it stops."""
+        """Time one call; arguments are set before the clock starts, and the output is a plain value when it stops."""
         put = await session.python(f"_given = {arguments}\nNone", wall_seconds=self.seconds)
         if put.ending is not Ending.OK:
             return put
@@ -158,20 +163,22 @@ class Speedup:
 
 
 def relative_iqr(ratios: Sequence[float]) -> float:
-    """Return the interquartile range over the median."""
+    """Compute the interquartile range divided by the median."""
     low, middle, high = statistics.quantiles(ratios, n=4)
     return (high - low) / middle
 
 
-def standardize_speedups(speedups: Sequence[float], *, most: float = 1.5) -> list[float]:
-    """Compute clip((r − μ) / σ, −k, k), [N], with μ and σ over all; 0 if all are equal.
+def standardize_speedups(speedups: Sequence[float], *, limit: float = 1.5) -> list[float]:
+    """Compute [N] standardized speedups clip((r − μ) / σ, −k, k), with μ and σ over all; 0 if all are equal.
+
+    k is `limit`.
 
     Source: Li et al. 2025 (CUDA-L1), arXiv:2507.14111, §2.
     """
     mean, deviation = statistics.fmean(speedups), statistics.pstdev(speedups)
     if deviation == 0:
         return [0.0] * len(speedups)
-    return [min(most, max(-most, (speedup - mean) / deviation)) for speedup in speedups]
+    return [min(limit, max(-limit, (speedup - mean) / deviation)) for speedup in speedups]
 
 
 def _same_output(one: str | None, other: str | None, tolerance: float) -> bool:

@@ -1,4 +1,4 @@
-"""Learned reward: a trained model, which can be trained further during the run."""
+"""Learned reward: a trained reward model, which can be trained further during the run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from whetstone.inference import Member
 from whetstone.plugins import OptionError
 from whetstone.rewards.answers.exact_match import exact_match
 from whetstone.rewards.judge_rewards.judge_input import format_episode
-from whetstone.rewards.learned.model import HEAD, Pair, RewardModel
+from whetstone.rewards.learned.model import HEAD, EpisodePair, RewardModel
 from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import Score, Task, Trajectory
 
 
 class LearnedReward:
-    """Sigmoid of the score of a reward model; `outcome` determines success.
+    """Scores an episode by the sigmoid of a reward model's output; `outcome` determines success.
 
     With `refresh` the model is trained after every step on pairs of the step's own groups: episodes that `outcome`
     accepts are better than others of the same task. Recorded scores do not change; a recomputed score is that of the
@@ -32,17 +32,17 @@ class LearnedReward:
     Args:
         path: Hugging Face model folder with the head that `whetstone rewards train-model` has saved.
         member: Model of `policies`, other than the first, to use instead.
-        outcome: Rule that determines success.
+        outcome: Reward that determines success.
         outcome_weight: Weight of `outcome` in the sum; 0 uses only the model.
         weight: Weight of the model.
-        refresh: Train the model after every step.
-        memory: Number of latest pairs that it is trained on.
+        refresh: Whether the model is trained after every step.
+        memory: Number of latest pairs that the model is trained on.
         steps: Optimizer steps of the model per training step.
         trust_remote_code: Whether to run code that comes with the model.
         device: Device of the model, see `policy.device`.
 
     Source: ARMAP 2025, arXiv:2502.12130; Cooper 2025, arXiv:2508.05613, for training on answers that a precise rule
-        accepts (its negatives are rewritten by a model; ours are the group's own).
+    accepts (its negatives are rewritten by a model; ours are the group's own).
     """
 
     provides = frozenset({"learned"})
@@ -76,14 +76,14 @@ class LearnedReward:
             self.model = RewardModel(path, trust_remote_code=trust_remote_code, device=device)
         self.outcome, self.outcome_weight, self.weight = outcome, outcome_weight, weight
         self.refresh, self.steps = refresh, steps
-        self._pairs: deque[Pair] = deque(maxlen=memory)
+        self._pairs: deque[EpisodePair] = deque(maxlen=memory)
         self._metric_values: dict[str, float] = {}
         if refresh or (member is not None and member.is_trained):  # only then is there a state to save
             self.observe, self.state, self.load_state = self._observe, self._state, self._load_state
             self.metrics, self.trains_model = self._metrics, True
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory."""
+        """Score a trajectory by the weighted sum of the model's sigmoid and the outcome."""
         rule = await self.outcome(trajectory, task)
         if rule.invalid:
             return rule
@@ -106,7 +106,7 @@ class LearnedReward:
         for group in step.groups:
             better = [t for t in group.counted if t.solved]
             worse = [t for t in group.counted if not t.solved]
-            new += [Pair(format_episode(a), format_episode(b)) for a, b in zip(better, worse, strict=False)]
+            new += [EpisodePair(format_episode(a), format_episode(b)) for a, b in zip(better, worse, strict=False)]
         if not new:
             return
         self._metric_values = {"accuracy_before": self.model.pair_accuracy(new), "pairs": float(len(new))}
@@ -133,4 +133,4 @@ class LearnedReward:
             return
         self.model.load_state(state["line"])
         self._pairs.clear()
-        self._pairs.extend(Pair(better, worse) for better, worse in state["pairs"])
+        self._pairs.extend(EpisodePair(better, worse) for better, worse in state["pairs"])

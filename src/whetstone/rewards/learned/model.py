@@ -30,19 +30,20 @@ from whetstone.inference import frozen_member
 from whetstone.policies import find_device
 
 HEAD = "reward_head.json"
+"""File name of the trained head in the model folder."""
 _KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Better and worse episode of one task, as texts."""
+class EpisodePair:
+    """Preference pair: a better and a worse episode of the same task, as texts."""
 
     better: str
     worse: str
 
 
 class RewardModel:
-    """Frozen model with a linear head on its last hidden states.
+    """Reward model: a frozen language model with a linear head on its mean last hidden state.
 
     Args:
         path: Hugging Face model folder; a trained head is in it as `reward_head.json`.
@@ -68,16 +69,19 @@ class RewardModel:
             self.load_state(json.loads(head.read_text()))
 
     async def score(self, text: str) -> float:
-        """Compute the score of a text in the compute thread, so never while the head is trained."""
-        return await run_in_compute_thread(lambda: self.value(self.states([text])[0]))
+        """Compute the score of a text in the compute thread, so that the head is not trained at the same time."""
+        return await run_in_compute_thread(lambda: self.score_state(self.compute_states([text])[0]))
 
-    def value(self, state: Tensor) -> float:
-        """Compute the score of a hidden state."""
+    def score_state(self, state: Tensor) -> float:
+        """Compute the score of a hidden state, [H]: the head on the normalized state."""
         return float(((state - self.mean) / self.scale) @ self.weight + self.bias)
 
     @torch.no_grad()
-    def states(self, texts: Sequence[str]) -> list[Tensor]:
-        """Compute the mean last hidden state of each text, [H]; a text beyond the context length loses its start."""
+    def compute_states(self, texts: Sequence[str]) -> list[Tensor]:
+        """Compute the mean last hidden state, [H], of each text.
+
+        States are cached. A text that exceeds the context length loses its start.
+        """
         states = []
         for text in texts:
             key = hashlib.sha256(text.encode()).hexdigest()
@@ -96,7 +100,7 @@ class RewardModel:
 
     def fit(
         self,
-        pairs: Sequence[Pair] = (),
+        pairs: Sequence[EpisodePair] = (),
         singles: Sequence[tuple[str, bool]] = (),
         *,
         steps: int = 200,
@@ -107,17 +111,22 @@ class RewardModel:
         """Train the head on pairs, −log σ(r⁺ − r⁻), and on single episodes, by cross-entropy; return the final loss.
 
         Args:
+            pairs: Preference pairs.
+            singles: Pairs (text, whether the episode is right).
+            steps: Number of AdamW steps; each uses all data.
+            weight_decay: Weight decay of AdamW.
+            learning_rate: Learning rate of AdamW.
             scaled: Whether to fit the normalization of states to this data; False to continue training.
 
         Raises:
-            ValueError: If there are no examples.
+            ValueError: If there are neither pairs nor singles.
 
         Source: ARMAP 2025, arXiv:2502.12130 (pairs); Cobbe et al. 2021, arXiv:2110.14168 (single ones).
         """
         if not pairs and not singles:
-            raise ValueError("there are no examples to train on")
-        better, worse = self.states([p.better for p in pairs]), self.states([p.worse for p in pairs])
-        single_states = self.states([text for text, _ in singles])
+            raise ValueError("there are no examples to train on; pass at least one pair or single episode")
+        better, worse = self.compute_states([p.better for p in pairs]), self.compute_states([p.worse for p in pairs])
+        single_states = self.compute_states([text for text, _ in singles])
         if scaled:
             every = torch.stack([*better, *worse, *single_states])
             self.mean, self.scale = every.mean(0), every.std(0, unbiased=False).clamp_min(1e-6)
@@ -142,27 +151,27 @@ class RewardModel:
         self.weight, self.bias = head.weight[0].detach().clone(), head.bias.item()
         return loss.item()
 
-    def pair_accuracy(self, pairs: Sequence[Pair]) -> float:
-        """Compute the fraction of pairs in the right order, ties half; NaN without pairs."""
+    def pair_accuracy(self, pairs: Sequence[EpisodePair]) -> float:
+        """Compute the fraction of pairs whose better episode scores higher; ties count half; NaN without pairs."""
         if not pairs:
             return math.nan
         results = []
         for pair in pairs:
-            better, worse = (self.value(state) for state in self.states([pair.better, pair.worse]))
+            better, worse = (self.score_state(state) for state in self.compute_states([pair.better, pair.worse]))
             results.append(1.0 if better > worse else 0.5 if better == worse else 0.0)
         return sum(results) / len(results)
 
     def save(self) -> Path:
-        """Save the head in the model folder.
+        """Save the head in the model folder and return its path.
 
         Raises:
-            SaveError: If it could not be written.
+            SaveError: If the file cannot be written.
         """
         write_text(self.folder / HEAD, json.dumps(self.state()))
         return self.folder / HEAD
 
     def state(self) -> dict[str, Any]:
-        """Return the head as JSON values."""
+        """Return head and normalization as JSON values."""
         return {
             "mean": self.mean.tolist(),
             "scale": self.scale.tolist(),
@@ -171,10 +180,10 @@ class RewardModel:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the head.
+        """Restore head and normalization.
 
         Raises:
-            PolicyError: If it belongs to another model.
+            PolicyError: If the head belongs to a model with another hidden size.
         """
         if len(state["weight"]) != len(self.weight):
             raise PolicyError(f"{self.folder / HEAD}: belongs to another model ({len(state['weight'])} weights)")

@@ -1,1 +1,1 @@
-"""Process rewards: a reward per turn."""
+"""Process rewards: rewards per turn."""

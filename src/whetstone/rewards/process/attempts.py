@@ -10,9 +10,9 @@ from whetstone.trajectory import EndReason, Score, Task, Trajectory
 @provides("process_rewards")
 @needs_private("answer")
 async def attempts(trajectory: Trajectory, task: Task) -> Score:
-    """Return 1 for each turn with a right answer; success is that of the last. Use it with `second_attempt`.
+    """Score each answer attempt: 1 for a turn with a right answer, else 0; the last attempt determines success.
 
-    The outcome is 0: all rewards are rewards of turns.
+    The outcome is 0: all rewards are rewards of turns. Use it with the environment wrapper `second_attempt`.
     """
     per_turn = [0.0] * len(trajectory.turns)
     answers = answer_attempts(trajectory, task)

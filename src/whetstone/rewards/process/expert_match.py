@@ -14,10 +14,10 @@ from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 @provides("process_rewards", "matched")
 async def expert_match(trajectory: Trajectory, task: Task, *, outcome: Reward = verdict) -> Score:
-    """Score the outcome, and for each turn 1 if it matched the expert's action, 0 if the expert's replaced it.
+    """Score the outcome, and each turn by whether its action matched the expert's: 1, or 0 if it was replaced.
 
-    `log_replay` records the match as the reward of the turn. An episode that it ended, with no patch left, has failed.
-    This is the counterpart of `matched_calls` for environments with text actions.
+    The environment wrapper `log_replay` records the match as the reward of the turn. An episode that the wrapper ended,
+    with no patch left, has failed. This is the counterpart of `matched_calls` for environments with text actions.
 
     Args:
         outcome: Reward of the episode.

@@ -15,7 +15,7 @@ from whetstone.trajectory import Score, Task, Trajectory, Turn
 
 
 class Thought(IntEnum):
-    """Tag of a turn."""
+    """Tag of a turn: planning, exploring, reflecting, or none."""
 
     NONE = -1
     PLANNING = 0
@@ -34,9 +34,12 @@ async def meta_reasoning(
 ) -> Score:
     """Score the outcome, and each turn by its tag.
 
-    The first turn is planning, rewarded if the episode succeeds. A turn after a failed call is reflecting, rewarded if
-    its own calls succeed. Any other turn with calls is exploring, rewarded for a new call. An answer has no tag. Calls
-    that cannot be parsed cost `malformed`.
+    - The first turn is planning; it is rewarded if the episode succeeds.
+    - A turn after a failed call is reflecting; it is rewarded if its own calls succeed.
+    - Any other turn with calls is exploring; it is rewarded for a new call.
+    - An answer has no tag.
+
+    Calls that cannot be parsed cost `malformed`.
 
     Args:
         outcome: Reward that determines whether the answer is right.

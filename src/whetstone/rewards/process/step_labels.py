@@ -16,19 +16,21 @@ from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import Score, Task, Trajectory
 
 Together = Literal["product", "mean", "min", "max"]
+"""Aggregation of step scores to one number."""
 
 
 class StepLabels:
-    """Scores of steps, from 0 to 1, as rewards of their turns, and aggregated as a component or as the value.
+    """Scores each step from 0 to 1, by labels or a judge, and aggregates the step scores.
 
     Labels are `task.private["step_labels"]`, one per turn; missing ones are judged. The judge decides whether each step
-    (its text, calls and arguments) is right, given the preceding steps.
+    (its text, calls and arguments) is right, given the preceding steps. The step scores are rewards of their turns if
+    `outcome` is set.
 
     Args:
-        judge: Judge that is asked about each step without a label; null: labels are required.
+        judge: Judge that decides on each step without a label; null: labels are required.
         together: Aggregation of an episode's step scores.
         outcome: Reward of the outcome; null: the aggregate is the value, for choosing the best of several.
-        weight: Weight of the steps, next to an outcome.
+        weight: Weight of the step scores relative to the outcome.
 
     Source: ToolComp 2025, arXiv:2501.01290.
     """
@@ -46,11 +48,11 @@ class StepLabels:
         self.judge, self.together, self.outcome, self.weight = judge, together, outcome, weight
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory and its steps.
+        """Score a trajectory and each of its steps.
 
         Raises:
             ValueError: If a step has no label and there is no judge.
-            InfrastructureError: If the judge returns no answer.
+            InfrastructureError: If the judge returns no valid answer.
         """
         labels = list(task.private.get("step_labels", ()))[: len(trajectory.turns)]
         judged = await asyncio.gather(
@@ -83,13 +85,13 @@ class StepLabels:
         return float(bool((await self.judge.answer(Question(ask, material)))["met"]))
 
     async def close(self) -> None:
-        """Close the judge."""
+        """Close the judge, if there is one."""
         if self.judge is not None:
             await self.judge.close()
 
 
 def aggregate_steps(steps: Sequence[float], how: Together) -> float:
-    """Aggregate step scores to one number; 0 without steps.
+    """Aggregate step scores to one number by product, mean, minimum or maximum; 0 without steps.
 
     Source: ToolComp 2025, arXiv:2501.01290, §4.
     """

@@ -1,4 +1,4 @@
-"""UFO reward: a right answer scores less the later it comes, and repeated answers are penalized.
+"""UFO reward: a right answer scores less the later it is given, and repeated answers are penalized.
 
 Note: A text that cannot be parsed as an answer is not a repetition, and "1/2" and "0.5" are different.
 """
@@ -18,7 +18,13 @@ from whetstone.trajectory import Score, Task, Trajectory
 def unary_return(
     answers: Sequence[str], *, solved_at: int | None, discount: float = 0.5, repetition: float = 0.5
 ) -> float:
-    """Return γ^t for a right answer at attempt t, from 0, minus λ (1 − E/T) with E distinct answers of T.
+    """Compute γ^t − λ (1 − E/T) for a right answer at attempt t, with E distinct answers of T; without one, γ^t is 0.
+
+    Args:
+        answers: Texts of all attempts.
+        solved_at: Index t of the right answer, from 0; None: no right answer.
+        discount: Discount γ per preceding answer.
+        repetition: Penalty λ of repeated answers.
 
     Source: UFO 2025, arXiv:2507.14295, and its code (`ragen/env/metamathqa/env.py`).
     """
@@ -33,11 +39,11 @@ def unary_return(
 async def unary_feedback(
     trajectory: Trajectory, task: Task, *, discount: float = 0.5, repetition: float = 0.5
 ) -> Score:
-    """Score an episode's answers by `unary_return`; use it with the partner `try_again`.
+    """Score the answers of an episode by `unary_return`; use it with the environment wrapper `try_again`.
 
     Args:
-        discount: γ, discount per preceding answer.
-        repetition: λ, penalty of repeated answers.
+        discount: Discount γ per preceding answer.
+        repetition: Penalty λ of repeated answers.
     """
     answers = answer_attempts(trajectory, task)
     solved_at = next((k for k, (_, _, right) in enumerate(answers) if right), None)

@@ -16,18 +16,21 @@ from whetstone.rollout.task_keys import on_policy_trajectories, task_key
 
 
 class BySuccess:
-    """Half the samples of tasks solved more often than `rate`, and turns in proportion to their longest success (DART).
+    """Allocates smaller groups and fewer turns to tasks that are mostly solved (DART).
 
-    An unknown task has the full budget.
+    If the success rate of a task exceeds `rate`, its group size is halved. The maximum number of turns is `slack` times
+    the longest success. A task without recorded episodes has the full budget.
 
     Source: DART 2025, arXiv:2509.23866; the numbers are an addition.
 
     Args:
-        by: Key that groups tasks: `task`, or a tag.
-        rate: Success rate above which the number of samples is halved.
+        group_size: Full number of trajectories per group.
+        max_turns: Full number of turns per episode.
+        by: Key of the success statistics: `task`, or the name of a tag.
+        rate: Success rate from 0 to 1 above which the group size is halved.
         slack: Maximum number of turns, in multiples of the longest success.
         min_turns: Minimum number of turns.
-        window: Number of stored episodes per key.
+        window: Number of most recent episodes per key that are counted.
         capacity: Maximum number of stored keys; the least recently used one is removed first.
     """
 
@@ -48,9 +51,9 @@ class BySuccess:
         self._known: OrderedDict[str, deque[int]] = OrderedDict()
         """Key → turns of each success, 0 for a failure."""
 
-    def __call__(self, occasion: EpisodeKey, /) -> GroupBudget:
+    def __call__(self, episode_key: EpisodeKey, /) -> GroupBudget:
         """See `Allocation`."""
-        known = self._known.get(task_key(occasion.task, self.by), ())
+        known = self._known.get(task_key(episode_key.task, self.by), ())
         if not known:
             return GroupBudget()
         solved = sum(turns > 0 for turns in known) / len(known)

@@ -15,9 +15,9 @@ from whetstone.rollout.protocol import EpisodeKey, GroupBudget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HorizonStages:
-    """The maximum number of turns grows in stages of equal length (ScalingInter-RL).
+    """Increases the maximum number of turns in stages of equal length (ScalingInter-RL).
 
-    One stage of the environment's `max_turns` is a fixed horizon.
+    One stage with the environment's `max_turns` is a fixed horizon.
 
     Source: AgentGym-RL 2025, arXiv:2509.08755
     """
@@ -25,9 +25,9 @@ class HorizonStages:
     turns: Sequence[int]
     """Maximum number of turns in each stage."""
     updates_per_stage: int
-    """Number of updates per stage; the last stage stays."""
+    """Number of updates per stage; the last stage lasts until the end of training."""
     max_turns: int = 10**9
-    """Limit of the environment; no stage may exceed it."""
+    """Maximum number of turns that the environment allows; no stage may exceed it."""
 
     def __post_init__(self) -> None:
         if not self.turns or min(self.turns) < 1:
@@ -39,6 +39,6 @@ class HorizonStages:
         if self.updates_per_stage < 1:
             raise OptionError("updates_per_stage", f"must be at least 1 update, got {self.updates_per_stage}")
 
-    def __call__(self, occasion: EpisodeKey, /) -> GroupBudget:
+    def __call__(self, episode_key: EpisodeKey, /) -> GroupBudget:
         """See `Allocation`."""
-        return GroupBudget(max_turns=self.turns[min(occasion.step // self.updates_per_stage, len(self.turns) - 1)])
+        return GroupBudget(max_turns=self.turns[min(episode_key.step // self.updates_per_stage, len(self.turns) - 1)])

@@ -15,11 +15,12 @@ from typing import Any
 
 from whetstone.chat import user
 from whetstone.plugins import find_part
-from whetstone.rollout.protocol import Ask, Change, EpisodeState, RestartContext
+from whetstone.rollout.protocol import Ask, EpisodeState, HistoryChange, RestartContext
 from whetstone.trajectory import Turn
 
 MEMORIES = ("episodic", "working", "tool")
-"""Events and decisions; current goals and obstacles; useful calls, and how they helped."""
+"""Keys of a memory: `episodic` (events and decisions), `working` (current goals and obstacles), `tool` (useful calls
+and how they helped)."""
 _QUESTION = (
     "Write your memory, as JSON with three keys: episodic (what happened, what was decided), working (what is to be "
     "done now, what stands in the way), tool (which calls were made, with what outcome). Nothing else will be kept."
@@ -27,9 +28,9 @@ _QUESTION = (
 
 
 def parse_memory(text: str) -> str | None:
-    """Parse the three memories of a response as JSON with only those keys.
+    """Parse a memory in a response: a JSON object with the keys of `MEMORIES`, as text; other keys are dropped.
 
-    It is None without an object that has one.
+    Returns None if the response has no object with any of the keys.
 
     >>> parse_memory('So: {"working": "add 3", "mood": "good"}')
     '{"episodic": "", "working": "add 3", "tool": ""}'
@@ -44,12 +45,9 @@ def parse_memory(text: str) -> str | None:
     return json.dumps({name: read.get(name, "") for name in MEMORIES}, ensure_ascii=False)
 
 
-def default_memory(so_far: EpisodeState) -> str:
-    """Return a memory without a model: the calls, the result of each, and the last message.
-
-    It has the three parts of the method: episodic, working, tool.
-    """
-    done = [(call, turn) for turn in so_far.turns for call in turn.message.tool_calls if call.name != "fold_memory"]
+def default_memory(state: EpisodeState) -> str:
+    """Write a memory without a model: the calls with their results, and the last message of the policy."""
+    done = [(call, turn) for turn in state.turns for call in turn.message.tool_calls if call.name != "fold_memory"]
     tools = [
         {
             "tool": call.name,
@@ -58,30 +56,30 @@ def default_memory(so_far: EpisodeState) -> str:
         }
         for call, turn in done
     ]
-    texts = [turn.message.text for turn in so_far.turns if turn.message.text]
+    texts = [turn.message.text for turn in state.turns if turn.message.text]
     return json.dumps({"episodic": f"{len(done)} calls made", "working": texts[-1] if texts else "", "tool": tools})
 
 
 _WRITERS = {"listing": default_memory, "policy": default_memory}
-"""Writers by name; `policy` uses the listing if the policy cannot be queried."""
+"""Built-in memory writers by name; `policy` uses the listing if the policy cannot be queried."""
 
 
 class Fold:
     """Replaces the history by the task and a memory when the policy calls the tool `fold_memory` (DeepAgent).
 
-    A policy that writes no memory of that form is queried once more; then its text is the memory, truncated. If the
-    context has no room for the query, a plain listing is used.
+    A policy whose response is not a memory is queried once more; then its text is the memory, truncated. If the context
+    has no room for the query, a plain listing is used.
 
     Source: DeepAgent 2025, arXiv:2510.21618, whose memory an auxiliary model writes, which `writer` may be; segments as
-        in SUPO are an addition.
+    in SUPO are an addition.
 
     Args:
-        writer: Writes the memory: `policy`; `listing`, a plain list of calls and results; or `package.module:function`
-            of `EpisodeState`, may be async.
-        tool: Name of the tool that requests it.
+        writer: Writer of the memory: `policy`; `listing`, a plain list of calls and results; or
+            `package.module:function` of `EpisodeState`, which may be async.
+        tool: Name of the tool that requests the folding.
         characters: Maximum number of characters of the memory.
-        room: Tokens that must be free in the context to query the policy.
-        question: Question to the policy.
+        room: Number of tokens that must be free in the context to query the policy.
+        question: Query to the policy.
     """
 
     at_evaluation = True
@@ -99,29 +97,29 @@ class Fold:
         self.asks = writer == "policy"
         self.writer: Callable[[EpisodeState], Any] = find_part("writer", writer, _WRITERS)
 
-    async def __call__(self, so_far: EpisodeState, /) -> Change | None:
+    async def __call__(self, state: EpisodeState, /) -> HistoryChange | None:
         """See `Rewrite`."""
-        *before, last = so_far.turns
+        *before, last = state.turns
         if last.aside:
             asked_again = bool(before) and before[-1].aside
             parsed = parse_memory(last.message.text)
-            if parsed is None and not asked_again and self._has_room(so_far):
+            if parsed is None and not asked_again and self._has_room(state):
                 return Ask(self.question)
-            return self._restart_context(so_far, parsed if parsed is not None else last.message.text)
+            return self._restart_context(state, parsed if parsed is not None else last.message.text)
         acted = [turn for turn in before if not turn.aside]
         if not self._folds(last) or (acted and self._folds(acted[-1])):
             return None
-        if self.asks and self._has_room(so_far):
+        if self.asks and self._has_room(state):
             return Ask(self.question)
-        memory = self.writer(so_far)
+        memory = self.writer(state)
         text = str(await memory if hasattr(memory, "__await__") else memory)
-        return self._restart_context(so_far, text)
+        return self._restart_context(state, text)
 
-    def _restart_context(self, so_far: EpisodeState, memory: str) -> RestartContext:
-        return RestartContext((*so_far.opening, user(memory[: self.characters])))
+    def _restart_context(self, state: EpisodeState, memory: str) -> RestartContext:
+        return RestartContext((*state.opening, user(memory[: self.characters])))
 
-    def _has_room(self, so_far: EpisodeState) -> bool:
-        return so_far.context_tokens + self.room < so_far.context_length
+    def _has_room(self, state: EpisodeState) -> bool:
+        return state.context_tokens + self.room < state.context_length
 
     def _folds(self, turn: Turn) -> bool:
         return any(call.name == self.tool for call in turn.message.tool_calls)

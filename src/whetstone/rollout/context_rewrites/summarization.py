@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from whetstone.chat import user
 from whetstone.plugins import OptionError
-from whetstone.rollout.protocol import Ask, Change, EpisodeState, RestartContext
+from whetstone.rollout.protocol import Ask, EpisodeState, HistoryChange, RestartContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Requests a summary when the context has more than `tokens`, and continues after it (SUPO).
+    """Requests a summary when the context exceeds `tokens`, and continues with the task and the summary (SUPO).
 
     If the limit is never reached, it has no effect.
 
@@ -33,11 +33,11 @@ class Summary:
     max_summaries: int = 4
     """Maximum number of summaries per episode."""
     room: int = 64
-    """Tokens that must be free in the context for question and summary."""
+    """Number of tokens that must be free in the context for question and summary."""
     question: str = "Summarise what you found out so far and what is left to do. Nothing else will be kept."
-    """Question to the policy."""
+    """User message that requests the summary."""
     heading: str = "What happened so far:"
-    """Text before the summary."""
+    """Text before the summary in the new context."""
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -45,18 +45,18 @@ class Summary:
 
     @property
     def at_evaluation(self) -> bool:
-        """Return True: the agent's handling of its history belongs to the agent."""
+        """Return True: the agent manages its history in evaluations, too."""
         return True
 
-    async def __call__(self, so_far: EpisodeState, /) -> Change | None:
+    async def __call__(self, state: EpisodeState, /) -> HistoryChange | None:
         """See `Rewrite`."""
-        last = so_far.turns[-1]
+        last = state.turns[-1]
         if last.aside:
-            return RestartContext((*so_far.opening, user(f"{self.heading} {last.message.text}")))
-        num_summaries = sum(turn.aside for turn in so_far.turns)
-        if so_far.context_tokens <= self.tokens or num_summaries >= self.max_summaries:
+            return RestartContext((*state.opening, user(f"{self.heading} {last.message.text}")))
+        num_summaries = sum(turn.aside for turn in state.turns)
+        if state.context_tokens <= self.tokens or num_summaries >= self.max_summaries:
             return None
-        fits = so_far.context_tokens + self.room < so_far.context_length
-        begins = max((k for k, turn in enumerate(so_far.turns) if turn.aside), default=-1) + 1
+        fits = state.context_tokens + self.room < state.context_length
+        begins = max((k for k, turn in enumerate(state.turns) if turn.aside), default=-1) + 1
         # the first turn after a summary must stay
-        return Ask(self.question, drop=0 if fits or len(so_far.turns) - begins < 2 else 1)
+        return Ask(self.question, drop=0 if fits or len(state.turns) - begins < 2 else 1)

@@ -24,7 +24,7 @@ _ADVICE: dict[Regime, str] = {
 
 
 def budget_level(left: float) -> Regime:
-    """Return the level of the remaining fraction of a budget: from 0.7, 0.3, 0.1, and below.
+    """Return the level of a remaining budget from its fraction: high ≥ 0.7, medium ≥ 0.3, low ≥ 0.1, else critical.
 
     Source: BATS 2025, arXiv:2511.17006; the thresholds are from memory.
     """
@@ -33,24 +33,29 @@ def budget_level(left: float) -> Regime:
     return "medium" if left >= 0.3 else "low" if left >= 0.1 else "critical"
 
 
-def group_budget(occasion: EpisodeKey, budgets: tuple[int, ...]) -> int:
-    """Return the budget of a group: a random one of `budgets`; the last one for a group of one."""
-    return occasion.random("budget").choice(budgets) if occasion.group_size > 1 else budgets[-1]
+def group_budget(episode_key: EpisodeKey, budgets: tuple[int, ...]) -> int:
+    """Return the budget of a group in tool calls: a random element of `budgets`; the last one for a group of one.
+
+    All episodes of a group get the same budget.
+    """
+    return episode_key.random("budget").choice(budgets) if episode_key.group_size > 1 else budgets[-1]
 
 
-def used_calls(so_far: EpisodeState) -> int:
-    """Return the number of tool calls so far, whatever their outcome."""
-    return sum(len(turn.calls) for turn in so_far.turns)
+def used_calls(state: EpisodeState) -> int:
+    """Return the number of tool calls of the episode so far, failed ones included."""
+    return sum(len(turn.calls) for turn in state.turns)
 
 
 class BudgetLine(IdentityTransform):
-    """Append the number of calls made and left to each tool result (BATS). `budget_exhausted` ends later episodes.
+    """Appends the number of used and remaining tool calls to each tool result (BATS).
+
+    The early-stopping component `budget_exhausted` ends episodes that exceed the budget.
 
     Source: BATS 2025, arXiv:2511.17006; budgets sampled per group are an addition.
 
     Args:
         budgets: Maximum number of tool calls per episode; each group samples one.
-        advice: Whether a word of advice is appended.
+        advice: Whether the line ends with advice for the remaining budget.
     """
 
     at_evaluation = True
@@ -60,12 +65,12 @@ class BudgetLine(IdentityTransform):
             raise OptionError("budgets", f"must be at least 1 call each, got {list(budgets)}")
         self.budgets, self.advice = budgets, advice
 
-    def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """Return the messages with a line about the budget."""
-        budget = group_budget(so_far.occasion, self.budgets)
-        used = used_calls(so_far)
+    def observation(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
+        """Append the budget line to the last message; unchanged after a turn without a call."""
+        budget = group_budget(state.episode_key, self.budgets)
+        used = used_calls(state)
         left = max(0, budget - used)
-        if not so_far.turns[-1].calls:
+        if not state.turns[-1].calls:
             return messages
         line = f"[calls {used} of {budget}, {left} left" + (
             f": {_ADVICE[budget_level(left / budget)]}]" if self.advice else "]"

@@ -10,22 +10,22 @@ from whetstone.trajectory import OffPolicy
 
 
 class IdentityTransform:
-    """A context transform that changes nothing."""
+    """Base class of context transforms: changes no message, and trains on the sampled context."""
 
     @property
     def trained_on(self) -> Literal["shown", "original"]:
-        """Train actions on the context from which they were sampled."""
+        """Return `shown`: actions are trained on the context in which they were sampled."""
         return "shown"
 
     @property
     def off_policy(self) -> OffPolicy:
-        """Return `RECOMPUTE`: both contexts are the same."""
+        """Return `RECOMPUTE`; it has no effect, because sampled and training context are equal."""
         return OffPolicy.RECOMPUTE
 
-    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
+    def opening(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
         """Return the messages unchanged."""
         return messages
 
-    def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
+    def observation(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
         """Return the messages unchanged."""
         return messages

@@ -20,7 +20,7 @@ from whetstone.trajectory import Group
 
 
 class ExampleSelection(IdentityTransform):
-    """Show the first n of some examples before a task; n is selected by the rewards on tasks of its kind.
+    """Shows the first n worked examples before a task; a bandit selects n by the rewards on tasks of the same kind.
 
         v(kind, n) ← v + rate · (mean reward of the group − v)      sampled by softmax((v − price · n) / τ)
 
@@ -28,11 +28,11 @@ class ExampleSelection(IdentityTransform):
     examples on an unknown kind.
 
     Source: by analogy with Zhou et al. 2023 (DynaICL), arXiv:2305.11170, whose controller is a model that reads the
-        question; here it is a table over a tag of the task.
+    question; here it is a table over a tag of the task.
 
     Args:
-        examples: Worked episodes as text, in the order they are shown in.
-        by: Tag of tasks that defines the kind.
+        examples: Worked episodes as text, in the order in which they are shown.
+        by: Tag of tasks that defines their kind.
         price: Cost of an example, in units of the reward.
         temperature: Softmax temperature τ.
         rate: Step size of a value per group.
@@ -57,21 +57,21 @@ class ExampleSelection(IdentityTransform):
         self.temperature, self.rate = temperature, rate
         self.values: dict[str, list[float]] = {}
 
-    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """Return the messages with the selected number of examples."""
-        occasion = so_far.occasion
-        values = self.values.get(self._kind(occasion.task.tags))
+    def opening(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
+        """Insert the selected number of examples before the task."""
+        episode_key = state.episode_key
+        values = self.values.get(self._kind(episode_key.task.tags))
         most = len(self.examples)
-        if occasion.group_size == 1:
+        if episode_key.group_size == 1:
             count = most if values is None else self._best_count(values)
         else:
             known = values or [0.5] * (most + 1)
             chances = softmax_probabilities([self._net_value(known, n) for n in range(most + 1)], self.temperature)
-            (count,) = occasion.random("chosen_examples").choices(range(most + 1), chances)
+            (count,) = episode_key.random("chosen_examples").choices(range(most + 1), chances)
         return prepend_to_task(messages, "\n\n".join(self.examples[:count]))
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """See `Stateful`."""
+        """Update the value of the shown number of examples with the mean reward of each group."""
         for group in outcome.groups:
             if not group.rewards:
                 continue
@@ -80,15 +80,15 @@ class ExampleSelection(IdentityTransform):
             values[count] += self.rate * (fmean(group.rewards) - values[count])
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`."""
+        """Return the values per kind of task for a checkpoint."""
         return {"values": self.values}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`."""
+        """Restore the values of a checkpoint."""
         self.values = {str(kind): [float(value) for value in values] for kind, values in state["values"].items()}
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of known kinds, and the mean of their best numbers of examples."""
+        """Return `kinds`, the number of observed kinds, and `best_count`, the mean of their best counts."""
         best = [self._best_count(values) for values in self.values.values()]
         return {"kinds": float(len(best)), "best_count": fmean(best) if best else float(len(self.examples))}
 
@@ -102,7 +102,7 @@ class ExampleSelection(IdentityTransform):
         return tags.get(self.by, "")
 
     def _read(self, group: Group) -> int:
-        """Return how many of the examples a group read."""
+        """Return the number of leading examples that the prompt of a group contains."""
         read = "\n".join(message.text for message in group.trajectories[0].opening)
         count = 0
         while count < len(self.examples) and self.examples[count] in read:

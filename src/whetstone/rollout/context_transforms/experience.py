@@ -25,18 +25,27 @@ Zone = Literal["golden", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """An action in a context, with the score of its episode."""
+class ExperienceEntry:
+    """Stored action with the observation before it and the score of its episode."""
 
     seen: str
+    """Observation before the action, truncated to 500 characters."""
     done: str
+    """Action as `tool(arguments)`."""
     score: float
+    """Score of the episode."""
 
 
-def insert_entry(level: list[Entry], entry: Entry, capacity: int) -> list[Entry]:
-    """Return a level with an entry.
+def insert_entry(level: list[ExperienceEntry], entry: ExperienceEntry, capacity: int) -> list[ExperienceEntry]:
+    """Insert an entry into one zone of the library, and return the zone's entries.
 
-    If it is full, the entry must score higher than the worst one, which it replaces.
+    Duplicates are ignored. If the zone is full, the entry replaces the one with the lowest score if its own score is
+    higher.
+
+    Args:
+        level: Entries of the zone.
+        entry: New entry.
+        capacity: Maximum number of entries.
 
     Source: SLEA-RL 2026, arXiv:2603.18079, its code (`experience_library.py`).
     """
@@ -51,7 +60,13 @@ def insert_entry(level: list[Entry], entry: Entry, capacity: int) -> list[Entry]
 
 
 def routine_successor(counts: Mapping[str, int], *, share: float = 0.7) -> str | None:
-    """Return the tool that nearly always follows, so that retrieval is not needed; None if there is none.
+    """Return the tool that nearly always follows another one; None if there is none.
+
+    After such a tool, retrieval of experience is skipped.
+
+    Args:
+        counts: Number of calls that followed, by tool.
+        share: Minimum fraction of the calls, from 0 to 1.
 
     Source: SIT-Graph 2025; the fraction is not from the paper.
     """
@@ -62,22 +77,23 @@ def routine_successor(counts: Mapping[str, int], *, share: float = 0.7) -> str |
 
 
 class Experience(IdentityTransform):
-    """The most similar past experience, after every observation (SLEA-RL; XSkill; SIT-Graph's recall).
+    """Appends the most similar past actions to every observation (SLEA-RL; XSkill; SIT-Graph's recall).
 
-    The entries are read and not trained. None is shown before `warm_up` updates or with fewer than `min_entries`
-    entries.
+    The entries are read and not trained. None is shown before `warm_up` updates, or while the library has fewer than
+    `min_entries` entries.
 
     Sources: SLEA-RL 2026, arXiv:2603.18079 (zones, levels, when); XSkill 2026 (two stores, distilled from siblings);
     SIT-Graph 2025 (routine steps need no recall: `routine_fraction`).
 
     Args:
-        golden: Number of successful entries shown per step.
-        warning: Number of failed entries shown per step.
-        capacity: Maximum number of entries of either zone.
-        warm_up: Updates before anything is shown.
-        min_entries: Minimum number of entries before anything is shown.
-        characters: Maximum number of characters shown per step.
-        routine_fraction: Nothing is shown if one tool follows the last one in more than this fraction; 1: always shown.
+        golden: Number of successful entries shown per turn.
+        warning: Number of failed entries shown per turn.
+        capacity: Maximum number of entries of each zone.
+        warm_up: Number of updates before entries are shown.
+        min_entries: Minimum number of entries before entries are shown.
+        characters: Maximum number of characters shown per turn.
+        routine_fraction: Nothing is shown if one tool follows the last one in at least this fraction of the cases; 1:
+            always shown.
     """
 
     at_evaluation = True
@@ -98,16 +114,16 @@ class Experience(IdentityTransform):
         self.shown: dict[Zone, int] = {"golden": golden, "warning": warning}
         self.capacity, self.warm_up, self.min_entries, self.characters = capacity, warm_up, min_entries, characters
         self.routine_fraction = routine_fraction
-        self.zones: dict[Zone, list[Entry]] = {"golden": [], "warning": []}
+        self.zones: dict[Zone, list[ExperienceEntry]] = {"golden": [], "warning": []}
         self.edges: dict[str, dict[str, int]] = {}
         """Tool → tools called after it → number of times, in successful episodes."""
         self.steps = 0
 
-    def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """Return the messages with the most similar entries."""
+    def observation(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
+        """Append the entries that are most similar to the observation."""
         if self.steps < self.warm_up or sum(map(len, self.zones.values())) < self.min_entries or not messages:
             return messages
-        calls = so_far.turns[-1].message.tool_calls
+        calls = state.turns[-1].message.tool_calls
         follows = self.edges.get(calls[-1].name, {}) if calls else {}
         if self.routine_fraction < 1 and routine_successor(follows, share=self.routine_fraction) is not None:
             return messages
@@ -120,7 +136,7 @@ class Experience(IdentityTransform):
         return append_to_last(messages, "\n".join(lines)[: self.characters])
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """See `Stateful`."""
+        """Store the actions of a step's episodes, and count which tool follows which."""
         self.steps = outcome.step
         for group in outcome.groups:
             for trajectory in on_policy_trajectories(group):
@@ -130,7 +146,7 @@ class Experience(IdentityTransform):
                 for turn in trajectory.turns:
                     for call in turn.message.tool_calls:
                         done = f"{call.name}({call.arguments})"
-                        entry = Entry(before[:500], done, trajectory.score.value)
+                        entry = ExperienceEntry(before[:500], done, trajectory.score.value)
                         self.zones[zone] = insert_entry(self.zones[zone], entry, self.capacity)
                         if last and trajectory.solved:
                             follows = self.edges.setdefault(last, {})
@@ -138,24 +154,24 @@ class Experience(IdentityTransform):
                         last = call.name
                     before = turn.observation[-1].text if turn.observation else before
 
-    def _most_similar(self, zone: Zone, seen: str) -> list[Entry]:
+    def _most_similar(self, zone: Zone, seen: str) -> list[ExperienceEntry]:
         ranked = sorted(self.zones[zone], key=lambda entry: -SequenceMatcher(None, entry.seen, seen[:500]).ratio())
         return ranked[: self.shown[zone]]
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`."""
+        """Return the library for a checkpoint."""
         zones = {name: [[e.seen, e.done, e.score] for e in entries] for name, entries in self.zones.items()}
         return {"zones": zones, "edges": self.edges, "steps": self.steps}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`."""
+        """Restore the library of a checkpoint."""
         self.zones = {
-            "golden": [Entry(*row) for row in state["zones"]["golden"]],
-            "warning": [Entry(*row) for row in state["zones"]["warning"]],
+            "golden": [ExperienceEntry(*row) for row in state["zones"]["golden"]],
+            "warning": [ExperienceEntry(*row) for row in state["zones"]["warning"]],
         }
         self.edges = {name: dict(counts) for name, counts in state["edges"].items()}
         self.steps = state["steps"]
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of entries of each zone."""
+        """Return the number of stored entries of each zone, `golden` and `warning`."""
         return {name: float(len(entries)) for name, entries in self.zones.items()}

@@ -13,22 +13,25 @@ from whetstone.trajectory import OffPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """The same hint text for all episodes that a strategy selects. See `GuidedRetry`."""
+    """Inserts the same hint before the task in all episodes to which a strategy applies it; see `GuidedRetry`.
+
+    Actions are trained on the context without the hint.
+    """
 
     text: str
-    """Text before the task."""
+    """Hint that is inserted before the task."""
     off_policy: OffPolicy = OffPolicy.CROSS_VIEW
-    """Log-probs that ratios are computed against."""
+    """Log-probs that the ratios of the actions are computed against."""
 
     @property
     def trained_on(self) -> Literal["shown", "original"]:
-        """Train actions on the context without the hint."""
+        """Return `original`: actions are trained on the context without the hint."""
         return "original"
 
-    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """Return the messages with the hint before the task."""
+    def opening(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
+        """Insert the hint before the task."""
         return prepend_to_task(messages, self.text)
 
-    def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
+    def observation(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
         """Return the messages unchanged."""
         return messages

@@ -6,7 +6,11 @@ from whetstone.chat import Message, system, user
 
 
 def prepend_to_task(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """Return the messages with `text` at their start; unchanged if either is empty."""
+    """Insert a text at the start of the prompt.
+
+    A system message gets the text at its end, a user message at its start; before any other first message, the text
+    becomes a system message. Unchanged if the text or the messages are empty.
+    """
     if not text or not messages:
         return messages
     first, *rest = messages
@@ -18,7 +22,7 @@ def prepend_to_task(messages: tuple[Message, ...], text: str) -> tuple[Message, 
 
 
 def append_to_last(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """Return the messages with `text` at the end of the last one, with its role."""
+    """Append a text to the last message, which keeps its role; unchanged if the text or the messages are empty."""
     if not text or not messages:
         return messages
     *before, last = messages

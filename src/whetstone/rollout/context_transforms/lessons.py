@@ -24,23 +24,23 @@ from whetstone.trajectory import Group
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A new lesson."""
+    """Edit of a lesson library: a new lesson."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Modify:
-    """A changed lesson."""
+    """Edit of a lesson library: a lesson with another text."""
 
     id: str
-    """Id: `G0`, `G1`, … of the library, `C0`, … of this step's additions."""
+    """Id of the lesson: `G0`, `G1`, … in the library, or `C0`, `C1`, … among the additions of the step."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Several lessons that are merged into one."""
+    """Edit of a lesson library: several lessons replaced by one."""
 
     ids: tuple[str, ...]
     text: str
@@ -50,11 +50,15 @@ Operation = Add | Modify | Merge
 
 
 def apply_edits(library: Sequence[str], proposed: Sequence[Operation], plan: Sequence[Operation] = ()) -> list[str]:
-    """Return the library after the additions, changes and merges of a step.
+    """Apply additions, changes and merges of a step to a lesson library, and return the new library.
 
-    Additions get ids C0, C1, …; then the plan, if any, changes and merges.
+    Additions get the ids C0, C1, …. Then the changes are applied, then the plan. Edits of unknown lessons are ignored.
+    Merged lessons are removed; the others keep their order, and the results of merges are appended.
 
-    Operations on unknown lessons are ignored. Merged lessons are removed; the rest keep their order, merged ones last.
+    Args:
+        library: Texts of the lessons, with the ids G0, G1, ….
+        proposed: Additions and changes that the writer proposed for the groups of the step.
+        plan: Changes and merges that the planner proposed for the whole step.
 
     Source: Training-free GRPO 2025, arXiv:2510.08191, its code (`math/experience.py`).
     """
@@ -75,7 +79,11 @@ def apply_edits(library: Sequence[str], proposed: Sequence[Operation], plan: Seq
 
 
 def contrast_lesson(group: Group, library: Sequence[str]) -> list[Operation]:
-    """Write a lesson without a model: the calls of the first success in a group with failures."""
+    """Write a lesson without a model: the calls of the first success in a group with failures.
+
+    Returns:
+        One addition; empty if the library already has the lesson.
+    """
     solved = next(t for t in on_policy_trajectories(group) if t.solved)
     calls = [f"{call.name}({call.arguments})" for turn in solved.turns for call in turn.message.tool_calls]
     lesson = f"For: {group.task.prompt}. This worked: {', then '.join(calls) or 'to answer at once'}."
@@ -83,14 +91,13 @@ def contrast_lesson(group: Group, library: Sequence[str]) -> list[Operation]:
 
 
 class Lessons(IdentityTransform):
-    """Numbered lessons before the task, from groups with mixed outcomes (training-free GRPO).
+    """Shows numbered lessons before the task, distilled from groups with mixed outcomes (training-free GRPO).
 
     Source: Youtu-Agent practice 2025, arXiv:2510.08191, and its code.
 
     Args:
-        writer: `package.module:function`, (group, library) → operations; empty: the calls that worked.
-        planner: `package.module:function`, (library, operations of a step) → operations that change and merge; empty:
-            none.
+        writer: `package.module:function`, (group, library) → edits; empty: a lesson with the calls that succeeded.
+        planner: `package.module:function`, (library, edits of a step) → edits that change and merge; empty: none.
         texts: Initial lessons.
         max_lessons: Maximum number of lessons; the oldest are removed first.
     """
@@ -107,13 +114,13 @@ class Lessons(IdentityTransform):
         self.max_lessons = max_lessons
         self.entries = list(texts)
 
-    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """Return the messages with the lessons before them."""
+    def opening(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
+        """Insert the numbered lessons before the task."""
         lines = [f"[{k}] {text}" for k, text in enumerate(self.entries)]
         return prepend_to_task(messages, "\n".join(["Lessons from before:", *lines]) if lines else "")
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """See `Stateful`."""
+        """Update the lessons from the groups of a step that have successes and failures."""
         proposed: list[Operation] = []
         for group in outcome.groups:
             success = [float(t.solved) for t in on_policy_trajectories(group)]
@@ -123,13 +130,13 @@ class Lessons(IdentityTransform):
         self.entries = apply_edits(self.entries, proposed, plan)[-self.max_lessons :]
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`."""
+        """Return the lessons for a checkpoint."""
         return {"library": self.entries}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`."""
+        """Restore the lessons of a checkpoint."""
         self.entries = list(state["library"])
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of lessons."""
+        """Return the metric `count`, the number of lessons."""
         return {"count": float(len(self.entries))}

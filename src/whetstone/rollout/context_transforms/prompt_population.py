@@ -26,7 +26,7 @@ from whetstone.trajectory import Group, Trajectory
 
 
 def softmax_probabilities(weights: Sequence[float], temperature: float) -> list[float]:
-    """Return probabilities in proportion to exp(w / τ).
+    """Return [N] sampling probabilities proportional to exp(w / τ), for weights w and temperature τ.
 
     Source: INSPO 2025, arXiv:2512.01945
     """
@@ -37,22 +37,24 @@ def softmax_probabilities(weights: Sequence[float], temperature: float) -> list[
 
 @dataclass(slots=True)
 class _Instruction:
+    """Instruction of the population with its weight, a moving average of rewards."""
+
     text: str
     weight: float
     groups: int = 0
-    """Number of groups that used it."""
+    """Number of groups that sampled the instruction."""
 
 
 class Instructions(IdentityTransform):
-    """A population of instructions: each group samples one, and its mean reward updates the weight (INSPO).
+    """Population of instructions: each group samples one, and its mean reward updates the weight (INSPO).
 
     Every `interval_updates` updates a proposer receives the worst episodes and writes new instructions. If the
-    population is full, the worst one with enough trials is removed first. With one instruction and no proposer it is
-    always that instruction.
+    population is full, the worst instruction with enough trials is removed first. With one instruction and no proposer,
+    every group has that instruction.
 
     Source: INSPO 2025, arXiv:2512.01945; rate, pruning and weights of new ones are additions. The paper tries
-        candidates on recent questions before they enter. Here they enter with the best weight, and the rewards of the
-        groups that sample them are the trial.
+    candidates on recent questions before they enter. Here they enter with the best weight, and the rewards of the
+    groups that sample them are the trial.
 
     Args:
         texts: Initial instructions; the first is never removed.
@@ -64,7 +66,7 @@ class Instructions(IdentityTransform):
         interval_updates: Number of updates between two changes of the population.
         trials: Minimum number of groups of an instruction before it may be removed.
         max_instructions: Maximum number of instructions.
-        failures: Failed trajectories kept for the proposer, those with the lowest reward.
+        failures: Maximum number of stored failed trajectories, those with the lowest rewards.
     """
 
     at_evaluation = True
@@ -97,18 +99,18 @@ class Instructions(IdentityTransform):
         self.kept_failures = failures
         self._failures: list[tuple[float, str]] = []
 
-    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """Return the messages with an instruction: a sampled one for a group; the best for a group of one."""
-        if so_far.occasion.group_size == 1:
+    def opening(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
+        """Insert an instruction before the task: a sampled one for a group, the best one for a group of one."""
+        if state.episode_key.group_size == 1:
             best = max(self.population, key=lambda each: each.weight)
             return prepend_to_task(messages, best.text)
-        draw = so_far.occasion.random("instructions")
+        draw = state.episode_key.random("instructions")
         chances = softmax_probabilities([each.weight for each in self.population], self.temperature)
         (chosen,) = draw.choices(self.population, chances)
         return prepend_to_task(messages, chosen.text)
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """See `Stateful`."""
+        """Update the weights of the sampled instructions, and renew the population every `interval_updates` updates."""
         for group in outcome.groups:
             used = self._used(group)
             if used is None or not group.rewards:
@@ -143,7 +145,7 @@ class Instructions(IdentityTransform):
                 self.population.append(_Instruction(text, weight))
 
     def _used(self, group: Group) -> _Instruction | None:
-        """Return the instruction that a group read."""
+        """Return the instruction in the prompt of a group; None if it has none of the population."""
         for trajectory in group.trajectories:
             read = "\n".join(message.text for message in trajectory.opening)
             matching = [each for each in self.population if each.text in read]
@@ -152,19 +154,19 @@ class Instructions(IdentityTransform):
         return None
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`."""
+        """Return population, stored failures and counters for a checkpoint."""
         rows = [[each.text, each.weight, each.groups] for each in self.population]
         failures = [list(failure) for failure in self._failures]
         return {"population": rows, "failures": failures, "unanswered": self.unanswered}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`."""
+        """Restore the population of a checkpoint."""
         self.population = [_Instruction(*row) for row in state["population"]]
         self._failures = [(float(reward), text) for reward, text in state["failures"]]
         self.unanswered = int(state.get("unanswered", 0))
 
     def metrics(self) -> dict[str, float]:
-        """Return the population size, the best weight, and the number of failed requests to the proposer."""
+        """Return population size `count`, `best_weight`, and `unanswered`, the number of failed proposer requests."""
         best = max(each.weight for each in self.population)
         return {"count": float(len(self.population)), "best_weight": best, "unanswered": float(self.unanswered)}
 

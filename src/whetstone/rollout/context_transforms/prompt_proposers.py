@@ -21,7 +21,8 @@ from whetstone.chat.openai_client import read_api_key
 from whetstone.errors import InfrastructureError
 
 Proposer = Callable[[Sequence[str], Sequence[str], Random], Sequence[str]]
-"""(failures as text, the worst first; texts, the best first; random generator) → texts."""
+"""Function (transcripts of failures, the worst first; instructions, the best first; random generator) → new
+instructions."""
 
 _REMEDIES: Sequence[tuple[str, str]] = (
     (r"(?i)^tool: .*error", "Where a call fails, read why and call again."),
@@ -29,7 +30,7 @@ _REMEDIES: Sequence[tuple[str, str]] = (
     (r"(?i)^tool: (.*)$[\s\S]*^tool: \1$", "Make no call twice."),
     (r"(?is)^assistant:\s*\Z", "End with an answer."),
 )
-"""Pattern of a failed episode, and a sentence against the failure."""
+"""Pairs of a pattern that a failed transcript matches, and a sentence that addresses the failure."""
 
 
 def split_sentences(text: str) -> list[str]:
@@ -42,7 +43,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def select_remedies(failures: Sequence[str]) -> list[str]:
-    """Return sentences against patterns that most failures have in common, the most frequent first."""
+    """Return sentences that address patterns in at least half of the failures, the most frequent pattern first."""
     counted = [
         (sum(bool(re.search(pattern, failure, re.MULTILINE)) for failure in failures), text)
         for pattern, text in _REMEDIES
@@ -51,10 +52,10 @@ def select_remedies(failures: Sequence[str]) -> list[str]:
 
 
 def recombine_instructions(failures: Sequence[str], texts: Sequence[str], draw: Random) -> list[str]:
-    """Return up to two instructions composed of sentences of the existing ones.
+    """Propose up to two instructions that recombine sentences of the existing ones, without a model.
 
-    Candidates are: the best one with a sentence against its failures; its start with the end of another one; itself
-    without a sentence, or with two swapped. No sentence occurs twice, and only those against failures are new.
+    Candidates: the best instruction with a sentence that addresses its failures; its first half with the second half of
+    another one; the best one without a sentence, or with two sentences swapped. No sentence occurs twice.
 
     Source: INSPO 2025, arXiv:2512.01945, whose proposer is a language model; this one is an addition.
     """
@@ -78,21 +79,21 @@ def recombine_instructions(failures: Sequence[str], texts: Sequence[str], draw: 
 
 
 class EndpointProposer:
-    """A model at an OpenAI-compatible endpoint that reads the failures and writes instructions.
+    """Proposer that lets a model at an OpenAI-compatible endpoint read failures and write instructions.
 
-    It is called again when a run is replayed (`whetstone replay --updates`), and may then respond differently; a
-    checkpoint contains its responses.
+    The model is requested again when a run is replayed (`whetstone replay --updates`), and may then respond
+    differently. A checkpoint contains its responses.
 
     Args:
         url: Base URL of the API, such as `http://localhost:8000/v1`.
         model: Name of the model on the server.
-        api_key_env: Environment variable with the API key; empty: none is sent.
+        api_key_env: Environment variable with the API key; empty: no key is sent.
         temperature: Sampling temperature.
-        seconds: Deadline of one response.
+        seconds: Deadline of one response, in seconds.
         characters: Maximum number of characters of a failure; a longer one is truncated.
 
     Raises:
-        RecipeError: If the variable is not set.
+        RecipeError: If the environment variable is not set.
     """
 
     def __init__(
@@ -109,10 +110,10 @@ class EndpointProposer:
         self.temperature, self.characters = temperature, characters
 
     def __call__(self, failures: Sequence[str], texts: Sequence[str], draw: Random) -> list[str]:
-        """Return up to two instructions.
+        """Request two instructions from the model; empty texts are left out.
 
         Raises:
-            InfrastructureError: If the request fails, or the response is not a list of texts.
+            InfrastructureError: If the request fails, or the response is not a JSON list of texts.
         """
         failed = "\n\n".join(f"Episode {k + 1}:\n{text[: self.characters]}" for k, text in enumerate(failures[:4]))
         best = "\n".join(f"- {text}" for text in texts)
@@ -143,7 +144,10 @@ class EndpointProposer:
 
 
 def _in_a_thread(ask: Callable[[], Any]) -> str:
-    """Run a coroutine in an event loop of a new thread, since the caller is inside a running loop."""
+    """Run a coroutine in an event loop of a new thread and return its result.
+
+    Required because the caller runs inside an event loop.
+    """
     answers: list[str | BaseException] = []
 
     def run() -> None:
@@ -162,4 +166,4 @@ def _in_a_thread(ask: Callable[[], Any]) -> str:
 
 
 PROPOSERS: Mapping[str, Any] = {"endpoint": EndpointProposer, "recombined": recombine_instructions}
-"""Proposers by recipe name."""
+"""Built-in proposers by the name in the option `proposer`."""

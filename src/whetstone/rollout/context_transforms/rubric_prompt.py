@@ -24,9 +24,9 @@ StepRule = Literal["linear", "power", "sigmoid"]
 
 
 def group_share(index: int, size: int, *, rule: Literal["linear", "binary"] = "linear", num_guided: int = 1) -> float:
-    """Return λ_group of a sample, from 0: (G − 1 − i)/(G − 1), or 1 for the first `num_guided`.
+    """Return λ_group, the fraction of criteria that sample `index` of a group of `size` sees.
 
-    It is 1 for a group of one.
+    Linear: (G − 1 − i)/(G − 1). Binary: 1 for the first `num_guided` samples, else 0. It is 1 for a group of one.
 
     Source: RuscaRL 2025, arXiv:2508.16949, and its code.
     """
@@ -38,7 +38,9 @@ def group_share(index: int, size: int, *, rule: Literal["linear", "binary"] = "l
 def step_share(
     step: int, steps: int, *, rule: StepRule = "sigmoid", power: float = 2.0, middle: float = 0.3, slope: float = 10.0
 ) -> float:
-    """Return λ_step, with x = step / (steps − 1) from 0 to 1: 1 − x, (1 − x)^n, or 1 / (1 + exp((x − x0) s)).
+    """Return λ_step, the fraction of criteria that is shown at an update, with x = step / (steps − 1) from 0 to 1.
+
+    Linear: 1 − x. Power: (1 − x)^n. Sigmoid: 1 / (1 + exp((x − x0) s)).
 
     Source: RuscaRL 2025, arXiv:2508.16949, and its code.
     """
@@ -48,8 +50,8 @@ def step_share(
     return (1 - x) ** power if rule == "power" else 1 / (1 + math.exp((x - middle) * slope))
 
 
-class Rubric(IdentityTransform):
-    """Criteria of the task in the prompt, more for the first samples of a group and early on (RuscaRL).
+class RubricPrompt(IdentityTransform):
+    """Shows criteria of the task in the prompt: more to the first samples of a group, fewer over training (RuscaRL).
 
     Tasks have a private `rubric`: a list of texts, or of mappings with `criterion` and `points`. If `shared` is binary
     with `num_guided` 0, nothing is shown.
@@ -58,13 +60,13 @@ class Rubric(IdentityTransform):
 
     Args:
         steps: Total number of updates.
-        shared: Linear over the group, or the first `num_guided` samples.
+        shared: Rule within a group: `linear`, or `binary` for the first `num_guided` samples.
         num_guided: Number of samples of a group that see the rubric, with the rule `binary`.
         rule: Decay over the updates.
         power: Exponent of the rule `power`.
         middle: Fraction of the updates at which half is shown, with the rule `sigmoid`.
         slope: Slope of the rule `sigmoid`.
-        trained: Whether the training context has the rubric, too.
+        trained: Whether the training context contains the rubric.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Rubric(IdentityTransform):
 
     @property
     def trained_on(self) -> Literal["shown", "original"]:
-        """Train on the context with the rubric if `trained` is set."""
+        """Return `shown` if the training context contains the rubric (`trained`), else `original`."""
         return "shown" if self.trained else "original"
 
     @property
@@ -93,24 +95,24 @@ class Rubric(IdentityTransform):
         return OffPolicy.RECOMPUTE
 
     def check(self, source: Source, first: int) -> None:
-        """Check that tasks have a rubric.
+        """Check that the tasks have a private `rubric`; see `ChecksSource.check`.
 
         Raises:
-            TaskError: If a task has none.
+            TaskError: If the first task has none.
         """
         _criteria(source.task(first))
 
-    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """Return the messages with the criteria before them, positive and negative ones separately."""
-        occasion = so_far.occasion
-        criteria = _criteria(occasion.task)
+    def opening(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
+        """Insert the shown criteria before the task; positive and negative ones are listed separately."""
+        episode_key = state.episode_key
+        criteria = _criteria(episode_key.task)
         share = group_share(
-            occasion.index, occasion.group_size, rule=self.shared, num_guided=self.num_guided
+            episode_key.index, episode_key.group_size, rule=self.shared, num_guided=self.num_guided
         ) * step_share(
-            occasion.step, self.steps, rule=self.rule, power=self.power, middle=self.middle, slope=self.slope
+            episode_key.step, self.steps, rule=self.rule, power=self.power, middle=self.middle, slope=self.slope
         )
         count = len(criteria) if share >= 1 else round(share * len(criteria))
-        chosen = sorted(occasion.random("rubric", occasion.index).sample(range(len(criteria)), count))
+        chosen = sorted(episode_key.random("rubric", episode_key.index).sample(range(len(criteria)), count))
         good = [criteria[k][0] for k in chosen if criteria[k][1] >= 0]
         bad = [criteria[k][0] for k in chosen if criteria[k][1] < 0]
         listed = (("A good answer:", good), ("It does not:", bad))
@@ -120,7 +122,9 @@ class Rubric(IdentityTransform):
 
 def _criteria(task: Task) -> list[tuple[str, float]]:
     if "rubric" not in task.private:
-        raise TaskError(f"task {task.id}: has no private `rubric`, which the context transform shows")
+        raise TaskError(
+            f"task {task.id}: has no private `rubric`, which the context transform shows; add it to the task"
+        )
     return [_criterion(each) for each in task.private["rubric"]]
 
 

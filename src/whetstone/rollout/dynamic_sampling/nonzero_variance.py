@@ -24,13 +24,13 @@ class NonzeroVariance:
     """
 
     min_std: float = 0.0
-    """Minimum standard deviation within a group; a group counts if it is above this."""
+    """Standard deviation within a group above which the group is accepted."""
     signal: Literal["success", "reward"] = "success"
     """Value whose standard deviation is measured."""
     max_tried: int = 10
-    """Maximum number of groups sampled for an update, in multiples of those it takes."""
+    """Maximum number of groups sampled for an update, in multiples of the number that the update takes."""
     when_exhausted: Literal["stop", "continue"] = "stop"
-    """Whether the run then stops, or the update takes the accepted groups."""
+    """Action after `max_tried`: `stop` the run, or `continue` with the accepted groups."""
 
     def __post_init__(self) -> None:
         if self.max_tried < 1:

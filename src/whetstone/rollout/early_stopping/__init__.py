@@ -1,4 +1,4 @@
-"""Early stopping rules of episodes."""
+"""Early stopping of episodes: rules that end an episode before the environment does."""
 
 from whetstone.rollout.early_stopping.stragglers import StragglerStop as StragglerStop
 from whetstone.rollout.early_stopping.budget_exhausted import BudgetExhausted as BudgetExhausted

@@ -10,7 +10,7 @@ from whetstone.rollout.protocol import EpisodeState, Siblings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetExhausted:
-    """Ends an episode that exceeds its budget of tool calls, that of the context transform `budget_line` (BATS).
+    """Ends an episode that exceeds its budget of tool calls, as shown by the context transform `budget_line` (BATS).
 
     Source: BATS 2025, arXiv:2511.17006.
     """
@@ -20,9 +20,9 @@ class BudgetExhausted:
 
     @property
     def at_evaluation(self) -> bool:
-        """Return True: a budget belongs to the agent."""
+        """Return True: the budget is part of the agent, so evaluations use it."""
         return True
 
-    def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
+    def __call__(self, state: EpisodeState, siblings: Siblings, /) -> bool:
         """See `Stop`."""
-        return used_calls(so_far) > group_budget(so_far.occasion, self.budgets)
+        return used_calls(state) > group_budget(state.episode_key, self.budgets)

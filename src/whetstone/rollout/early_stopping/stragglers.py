@@ -19,20 +19,24 @@ from whetstone.rollout.protocol import EpisodeState, Siblings
 class StragglerStop:
     """Ends an episode that is far longer than usual, or repeats the same observation (ActiveVLN).
 
-    (a) longer than `times` the expert's, or the median of the group's successes; (b) most of the group has ended, and
-    this one is longer than `times_longest` the longest of them; (c) the same observation `standstill` times in a row.
+    An episode ends if one of these holds:
+
+    - (a) It has more than `times` as many turns as the expert, or as the median of the group's successes.
+    - (b) `finished_fraction` of the group has ended, and it has more than `times_longest` as many turns as the longest
+      of those.
+    - (c) The last `standstill` observations are equal.
 
     Source: ActiveVLN 2025, arXiv:2509.12618; the rule is an addition, the paper's text was not readable in detail.
     """
 
     times: float = 2.0
-    """Maximum multiple of the expert's turns, or of the median success's turns, for (a)."""
+    """Maximum number of turns, in multiples of the expert's turns or the median success's turns, for rule (a)."""
     finished_fraction: float = 0.75
-    """Fraction of the group that must be finished for (b)."""
+    """Fraction of the group that must have ended, for rule (b)."""
     times_longest: float = 1.5
-    """Maximum multiple of the longest finished episode, for (b)."""
+    """Maximum number of turns, in multiples of the longest finished episode's turns, for rule (b)."""
     standstill: int = 5
-    """Number of equal observations in a row, for (c)."""
+    """Number of consecutive equal observations, for rule (c)."""
 
     def __post_init__(self) -> None:
         if not 0 < self.finished_fraction <= 1:
@@ -42,19 +46,19 @@ class StragglerStop:
 
     @property
     def by_timing(self) -> bool:
-        """Return True: it reads which episodes of the group have ended."""
+        """Return True: the decision depends on which episodes of the group have ended."""
         return True
 
-    def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
+    def __call__(self, state: EpisodeState, siblings: Siblings, /) -> bool:
         """See `Stop`."""
-        turns, ended = len(so_far.turns), siblings.ended
-        expert = so_far.occasion.task.private.get("expert_turns")
+        turns, ended = len(state.turns), siblings.ended
+        expert = state.episode_key.task.private.get("expert_turns")
         solved = [length for length, success in ended if success]
         usual = float(expert) if expert is not None else float(median(solved)) if solved else math.inf
         if turns > self.times * usual:
             return True
-        enough = max(2.0, self.finished_fraction * so_far.occasion.group_size)
+        enough = max(2.0, self.finished_fraction * state.episode_key.group_size)
         if len(ended) >= enough and turns > self.times_longest * max(length for length, _ in ended):
             return True
-        answers = [[message.key for message in turn.observation] for turn in so_far.turns[-self.standstill :]]
+        answers = [[message.key for message in turn.observation] for turn in state.turns[-self.standstill :]]
         return len(answers) == self.standstill and all(answer == answers[0] for answer in answers)

@@ -1,4 +1,4 @@
-"""Early stopping after a void turn, which has neither a call nor an answer.
+"""Early stopping after a void turn: a turn without a tool call and without an answer.
 
 Note:
     This only ends the episode. The filter `void_turns` removes it from the loss and keeps it in the group's statistics.
@@ -18,7 +18,7 @@ class VoidTurn:
     Source: SimpleTIR 2025, arXiv:2509.02479, and its code.
     """
 
-    def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
+    def __call__(self, state: EpisodeState, siblings: Siblings, /) -> bool:
         """See `Stop`."""
-        last = so_far.turns[-1]
+        last = state.turns[-1]
         return not last.message.tool_calls and not last.aside

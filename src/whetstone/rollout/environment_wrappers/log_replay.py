@@ -15,40 +15,42 @@ from whetstone.chat import Message, ToolSpec
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.plugins import OptionError
 from whetstone.rollout.environment_wrappers.delegating_wrapper import EnvironmentProxy
-from whetstone.rollout.protocol import Judge
+from whetstone.rollout.protocol import RewardCallback
 from whetstone.tasks import Expert, Source
 from whetstone.tools.thread_runner import run_in_turn
 from whetstone.trajectory import EndReason, Task
 
 
 class LogReplay:
-    """An action that differs from the expert's is replaced, `patches` times; then the episode ends (UI-S1).
+    """Replaces an action that differs from the expert's, at most `patches` times; then the episode ends (UI-S1).
 
-    Without patches it ends at the first error. The reward of a turn is 1 if its action equals the expert's, else 0,
-    whatever the environment's reward is. Use it with the reward `matched_calls`, or `expert_match` for text
+    Without patches the episode ends at the first error. The reward of a turn is 1 if its action equals the expert's,
+    else 0; the environment's reward is ignored. Use it with the reward `matched_calls`, or `expert_match` for text
     environments, and the estimator `ui_s1`.
 
     Source: UI-S1 2025, arXiv:2509.11543, and its code (`universal_multiround.py`).
 
     Args:
         source: Task source with the expert.
-        patches: Number of errors that are replaced; -1: all.
+        patches: Maximum number of errors that are replaced; -1: all.
     """
 
     def __init__(self, *, source: Source, patches: int = 2) -> None:
         if not isinstance(source, Expert):
-            raise OptionError("patches", "the task source has no expert with actions to follow")
+            raise OptionError(
+                "patches", "the task source has no expert with actions to follow; choose a source with an expert"
+            )
         if patches < -1:
             raise OptionError("patches", f"must be at least 0, or -1 for all, got {patches}")
         self.expert, self.patches = source, patches
 
-    def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
+    def __call__(self, environment: Environment, judge: RewardCallback, /) -> Environment:
         """See `EnvironmentWrapper`."""
         return _Following(environment, judge, self.expert, self.patches)
 
 
 class _Following(EnvironmentProxy):
-    def __init__(self, environment: Environment, judge: Judge, expert: Expert, patches: int) -> None:
+    def __init__(self, environment: Environment, judge: RewardCallback, expert: Expert, patches: int) -> None:
         super().__init__(environment, judge)
         self.expert, self.patches = expert, patches
         self.said: list[Message] = []
@@ -72,7 +74,10 @@ class _Following(EnvironmentProxy):
 
 
 def actions_equal(action: Message, other: Message) -> bool:
-    """Return whether two actions are equal: the same calls, or without any the same text."""
+    """Return whether two actions have equal tool calls or, if neither has a call, equal texts.
+
+    Arguments are compared as JSON values.
+    """
     if len(action.tool_calls) != len(other.tool_calls) or action.malformed:
         return False
     if not action.tool_calls:

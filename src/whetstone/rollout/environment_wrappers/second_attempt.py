@@ -1,4 +1,4 @@
-"""Environment wrapper for self-correction: after the first answer, the policy is asked to correct errors in it.
+"""Environment wrapper for self-correction: after the first answer, an instruction asks the policy to correct errors.
 
 Note:
     The instruction is the same for a correct and a wrong answer, or it would reveal the outcome.
@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from whetstone.chat import Message, user
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.rollout.environment_wrappers.delegating_wrapper import EnvironmentProxy
-from whetstone.rollout.protocol import Judge
+from whetstone.rollout.protocol import RewardCallback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondAttempt:
-    """The first answer is followed by a fixed instruction, the second ends the episode (SCoRe).
+    """Requests a second answer: the first is followed by a fixed instruction, the second ends the episode (SCoRe).
 
-    The reward `attempts` scores each; the reward shaping `self_correction` adds the improvement of the second.
+    The reward `attempts` scores each answer; the reward shaping `self_correction` adds the improvement of the second.
 
     Source: SCoRe 2024, arXiv:2409.12917
     """
@@ -28,16 +28,16 @@ class SecondAttempt:
 
     @property
     def at_evaluation(self) -> bool:
-        """Return True: the second attempt is the evaluated one."""
+        """Return True: evaluations score the second attempt."""
         return True
 
-    def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
+    def __call__(self, environment: Environment, judge: RewardCallback, /) -> Environment:
         """See `EnvironmentWrapper`."""
         return _Twice(environment, judge, self.sentence)
 
 
 class _Twice(EnvironmentProxy):
-    def __init__(self, environment: Environment, judge: Judge, sentence: str) -> None:
+    def __init__(self, environment: Environment, judge: RewardCallback, sentence: str) -> None:
         super().__init__(environment, judge)
         self.sentence, self.asked = sentence, False
 

@@ -18,34 +18,35 @@ from whetstone.environments.protocol import HoldsTools
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.provenance import Provenance
 from whetstone.rollout.environment_wrappers.delegating_wrapper import EnvironmentProxy
-from whetstone.rollout.protocol import Judge
+from whetstone.rollout.protocol import RewardCallback
 from whetstone.trajectory import CallRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfSearch:
-    """Calls of one tool are answered by the policy itself in training, by the tool in evaluations (SSRL).
+    """Lets the policy write the results of one tool in training; evaluations execute the tool (SSRL).
 
-    After such a call the policy is asked to write the result. Its next message without a call is the result; it is
-    trained like all its messages, and uses a turn. Calls of other tools in the same turn are refused with a message.
+    After a call of the tool the policy receives a request to write the result. Its next message without a call is the
+    result. It is trained like all messages of the policy, and uses a turn. Calls of other tools in the same turn are
+    refused with a message.
 
     Source: Fan et al. 2025 (SSRL), arXiv:2508.10874, whose policy writes query and page in one turn, and whose reward
-        includes the format; here they are two turns, and the reward is the recipe's.
+    includes the format; here they are two turns, and the reward is the recipe's.
     """
 
     tool: str = "search"
     """Name of the tool whose calls are not executed."""
     ask: str = "Nothing is looked up here. Write what a page on this would say, from what you know: {query}"
-    """Result of such a call; `{query}` is replaced by the query."""
+    """Tool result of such a call; `{query}` is replaced by the query."""
     go_on: str = "Go on with that."
-    """Message after the policy's page."""
+    """User message after the page that the policy wrote."""
 
     @property
     def at_evaluation(self) -> bool:
-        """Return False: evaluations use the real tool."""
+        """Return False: evaluations execute the real tool."""
         return False
 
-    def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
+    def __call__(self, environment: Environment, judge: RewardCallback, /) -> Environment:
         """See `EnvironmentWrapper`.
 
         Raises:
@@ -61,7 +62,7 @@ class SelfSearch:
 class _Knows(EnvironmentProxy):
     provenance = Provenance.IMAGINED
 
-    def __init__(self, environment: Environment, judge: Judge, how: SelfSearch) -> None:
+    def __init__(self, environment: Environment, judge: RewardCallback, how: SelfSearch) -> None:
         super().__init__(environment, judge)
         self.how, self.writing = how, False
 

@@ -13,12 +13,12 @@ from whetstone.chat import Message, user
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.plugins import OptionError
 from whetstone.rollout.environment_wrappers.delegating_wrapper import EnvironmentProxy
-from whetstone.rollout.protocol import Judge
+from whetstone.rollout.protocol import RewardCallback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryAgain:
-    """A wrong answer gets one sentence as feedback, up to `attempts` answers in total (UFO).
+    """Answers a wrong answer with a fixed sentence, up to `attempts` answers in total (UFO).
 
     With one attempt it has no effect. Use it with the reward `unary_feedback`.
 
@@ -28,7 +28,7 @@ class TryAgain:
     attempts: int = 5
     """Maximum number of answers per episode."""
     sentence: str = "That is not correct. Think again and answer once more."
-    """Feedback to a wrong answer."""
+    """User message after a wrong answer."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -36,16 +36,16 @@ class TryAgain:
 
     @property
     def at_evaluation(self) -> bool:
-        """Return True: the agent's environment is the same in an evaluation."""
+        """Return True: training and evaluation have the same environment."""
         return True
 
-    def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
+    def __call__(self, environment: Environment, judge: RewardCallback, /) -> Environment:
         """See `EnvironmentWrapper`."""
         return _Asking(environment, judge, self)
 
 
 class _Asking(EnvironmentProxy):
-    def __init__(self, environment: Environment, judge: Judge, how: TryAgain) -> None:
+    def __init__(self, environment: Environment, judge: RewardCallback, how: TryAgain) -> None:
         super().__init__(environment, judge)
         self.how = how
         self.answers = 0

@@ -18,13 +18,13 @@ from typing import Any
 
 from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import StepOutcome
-from whetstone.rollout.replay.buffer import Buffer, Stored, mark_replayed
+from whetstone.rollout.replay.buffer import Buffer, StoredTrajectory, mark_replayed
 from whetstone.rollout.task_keys import on_policy_trajectories
 from whetstone.trajectory import Group, OffPolicy, Score, Task
 
 
 def center_on_baseline(rewards: Sequence[float], usual: float) -> list[float]:
-    """Return A' = R − P50 of the history of group means; trajectories below 0 are not trained.
+    """Compute the advantages A' = R − P50 of stored trajectories, with the median P50 of past group means.
 
     Source: SPEAR 2025, arXiv:2509.22601, and its code.
     """
@@ -32,7 +32,7 @@ def center_on_baseline(rewards: Sequence[float], usual: float) -> list[float]:
 
 
 def second_pass_weight(step: int, *, steps: int = 200) -> float:
-    """Return the weight of the second pass: (1 − cos(π g / T)) / 2 up to T, then 1.
+    """Return the weight of the second pass at update g: (1 − cos(π g / T)) / 2 up to T = `steps`, then 1.
 
     Source: SPEAR 2025, arXiv:2509.22601, and its code.
     """
@@ -40,7 +40,7 @@ def second_pass_weight(step: int, *, steps: int = 200) -> float:
 
 
 class SelfImitation:
-    """A second update on stored successes when enough of them exceed the baseline (SPEAR).
+    """Trains a second update on stored successes when enough of them exceed the baseline (SPEAR).
 
     With weight 0 it has no effect. Covariance clipping is the advantage transform `clip_cov`; a decaying reward for
     tool use is a separate reward.
@@ -52,7 +52,7 @@ class SelfImitation:
         trigger: Number of trajectories that must be above the baseline, as a multiple of `size`.
         max_age_updates: Maximum age of a stored trajectory, in updates.
         history: Number of group means in the median of the baseline.
-        ascent_steps: Updates until the full weight.
+        ascent_steps: Number of updates until the full weight.
         weight: Final weight of the second pass.
     """
 
@@ -72,28 +72,30 @@ class SelfImitation:
             raise OptionError("size", f"size and max_age_updates must be at least 1, got {size} and {max_age_updates}")
         self.size, self.trigger, self.max_age_updates = size, trigger, max_age_updates
         self.ascent_steps, self.weight = ascent_steps, weight
-        self.buffer = Buffer(of_each=4 * size, capacity=4 * size)
+        self.buffer = Buffer(max_per_key=4 * size, capacity=4 * size)
         self.baselines: deque[float] = deque(maxlen=history)
         self.passes = 0
         self._used = False
 
     def __call__(self, group: Group, draw: Random, /) -> Group:
-        """Return the group unchanged."""
+        """Return the group unchanged; stored trajectories are trained in `second_pass_groups`."""
         return group
 
     def second_pass_groups(self, update: int, draw: Random) -> list[Group]:
-        """Return the groups of a second pass, each with its advantage as a score component.
+        """Return the groups of a second pass; empty if too few stored trajectories exceed the baseline.
 
-        The list is empty if it is not due.
+        Each group has one trajectory, whose score component `advantage` is its weighted advantage.
 
         Args:
-            update: Number of the update, from 0.
+            update: Index of the update that was just made, from 0.
         """
         self._used = False
         if not self.baselines or self.weight == 0:
             return []
         usual = median(self.baselines)
-        stored = [row.trajectory for row in self.buffer.of("all", since=update - self.max_age_updates + 1)]
+        stored = [
+            row.trajectory for row in self.buffer.get_trajectories("all", since=update - self.max_age_updates + 1)
+        ]
         better = [t for t in stored if t.score is not None and t.score.value > usual]
         if len(better) <= self.trigger * self.size:
             return []
@@ -111,7 +113,10 @@ class SelfImitation:
         return groups
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """See `Stateful`."""
+        """Store the trajectories of a step with positive advantages, and update the baseline.
+
+        After a second pass the buffer is emptied first.
+        """
         if self._used:
             self.buffer.load_state([])
             self.passes += 1
@@ -125,14 +130,14 @@ class SelfImitation:
             for trajectory in trajectories:
                 good = trajectory.score is not None and trajectory.score.value > usual
                 if good and outcome.advantages.get(trajectory.id, 0.0) > 0:
-                    self.buffer.add("all", Stored(trajectory, outcome.step))
+                    self.buffer.add("all", StoredTrajectory(trajectory, outcome.step))
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`."""
+        """Return buffer and baseline for a checkpoint."""
         return {"stored": self.buffer.state(), "baselines": list(self.baselines), "passes": self.passes}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`."""
+        """Restore buffer and baseline of a checkpoint."""
         self.buffer.load_state(state["stored"])
         self.baselines = deque(state["baselines"], maxlen=self.baselines.maxlen)
         self.passes = state["passes"]
@@ -142,5 +147,5 @@ class SelfImitation:
         self.buffer.forget_versions()
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of stored trajectories and of second passes."""
+        """Return `stored`, the number of stored trajectories, and `passes`, the number of second passes."""
         return {"stored": float(len(self.buffer)), "passes": float(self.passes)}

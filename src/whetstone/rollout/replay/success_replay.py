@@ -16,29 +16,29 @@ from typing import Any, Literal
 from whetstone.errors import CreditError
 from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import StepOutcome
-from whetstone.rollout.replay.buffer import Buffer, Stored, mark_replayed
+from whetstone.rollout.replay.buffer import Buffer, StoredTrajectory, mark_replayed
 from whetstone.rollout.task_keys import on_policy_trajectories
 from whetstone.trajectory import Author, Group, OffPolicy
 
 
 class SuccessReplay:
-    """In a group whose rewards are low and nearly equal, the first trajectory is replaced by a stored success.
+    """Replaces the first trajectory of a group by a stored success if the group's rewards are low and nearly equal.
 
-    ARPO-GUI's form: any stored success of the task, if std < 0.05 and mean < 0.2. DART's: the newest, if the mean is 0
-    (`below: 0.0001`, `pick: newest`). With `below: 0` nothing is ever replayed.
+    ARPO-GUI's form: a random stored success of the task, if std < 0.05 and mean < 0.2. DART's form: the newest one, if
+    the mean is 0 (`below: 0.0001`, `pick: newest`). With `below: 0` nothing is replayed.
 
     Sources: ARPO for GUI agents 2025, arXiv:2505.16282, and its code (`replay_buffer.py`); DART 2025, arXiv:2509.23866,
     its code (`trainable_filter.py`).
 
     Args:
         below: Mean reward of a group below which it counts as failed.
-        spread: Standard deviation of its rewards below which it counts as failed.
+        spread: Standard deviation of the group's rewards below which it counts as failed.
         min_reward: Reward above which a trajectory is stored.
         max_per_task: Maximum number of stored trajectories per task.
         capacity: Maximum number of stored trajectories in total.
         max_age_updates: Maximum age of a stored trajectory, in updates; 0: unlimited.
-        pick: Selection of a stored trajectory.
-        off_policy: Log-probs that its ratios are computed against: `recompute`, `stored`, `truncated`.
+        pick: Selection of a stored trajectory: a random one, or the newest.
+        off_policy: Log-probs that its ratios are computed against: `recompute`, `stored` or `truncated`.
     """
 
     def __init__(
@@ -60,15 +60,17 @@ class SuccessReplay:
         self.below, self.spread, self.min_reward, self.pick = below, spread, min_reward, pick
         self.max_age_updates = max_age_updates
         self.off_policy = off_policy
-        self.buffer = Buffer(of_each=max_per_task, capacity=capacity)
+        self.buffer = Buffer(max_per_key=max_per_task, capacity=capacity)
         self.steps = 0
 
     def __call__(self, group: Group, draw: Random, /) -> Group:
-        """See `Replay`."""
+        """See `TrajectoryReplay`."""
         rewards = group.rewards
         if not rewards or fmean(rewards) >= self.below or (len(rewards) > 1 and stdev(rewards) >= self.spread):
             return group
-        stored = self.buffer.of(group.task.id, since=self.steps - self.max_age_updates if self.max_age_updates else 0)
+        stored = self.buffer.get_trajectories(
+            group.task.id, since=self.steps - self.max_age_updates if self.max_age_updates else 0
+        )
         if not stored:
             return group
         chosen = (draw.choice(stored) if self.pick == "uniform" else stored[-1]).trajectory
@@ -82,19 +84,19 @@ class SuccessReplay:
         return replace(group, trajectories=(*group.trajectories[:first], replayed, *group.trajectories[first + 1 :]))
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """See `Stateful`."""
+        """Store the trajectories of a step whose reward exceeds `min_reward`."""
         self.steps = outcome.step
         for group in outcome.groups:
             for trajectory in on_policy_trajectories(group):
                 if trajectory.score is not None and trajectory.score.value > self.min_reward:
-                    self.buffer.add(group.task.id, Stored(trajectory, outcome.step))
+                    self.buffer.add(group.task.id, StoredTrajectory(trajectory, outcome.step))
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`."""
+        """Return the stored trajectories for a checkpoint."""
         return {"steps": self.steps, "stored": self.buffer.state()}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`."""
+        """Restore the stored trajectories of a checkpoint."""
         self.steps = state["steps"]
         self.buffer.load_state(state["stored"])
 
@@ -103,7 +105,7 @@ class SuccessReplay:
         self.buffer.forget_versions()
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of stored trajectories."""
+        """Return the metric `stored`, the number of stored trajectories."""
         return {"stored": float(len(self.buffer))}
 
 

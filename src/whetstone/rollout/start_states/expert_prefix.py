@@ -18,7 +18,7 @@ from whetstone.trajectory import Author, Tokens, Turn
 
 
 def start_fraction(step: int, until: int) -> float:
-    """Return the fraction of groups that start after an expert's turns: max(0, 1 − g / g0).
+    """Return the fraction of groups that start after an expert's turns at update g: max(0, 1 − g / g0), g0 = `until`.
 
     Source: SnapshotRL 2024, arXiv:2403.00673.
     """
@@ -27,22 +27,23 @@ def start_fraction(step: int, until: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertPrefix:
-    """Groups start after the first turns of an expert, late ones first, for `anneal_updates` updates (SnapshotRL).
+    """Starts groups after the first turns of an expert's episode, for the first `anneal_updates` updates (SnapshotRL).
 
-    All episodes of a group start in the same state. The expert's turns are read and not trained.
+    The prefix becomes shorter over training. All episodes of a group start in the same state. The expert's turns are
+    read and not trained.
 
     Source: SnapshotRL 2024, arXiv:2403.00673; the form for language agents is an addition.
     """
 
     anneal_updates: int
-    """Number of updates until every episode starts from the initial state."""
+    """Number of updates until every episode starts from the reset state."""
 
     def __post_init__(self) -> None:
         if self.anneal_updates < 1:
             raise OptionError("anneal_updates", f"must be at least 1 update, got {self.anneal_updates}")
 
     def check(self, source: Source, first: int) -> None:
-        """Check that the source has an expert.
+        """Check that the task source has an expert; see `ChecksSource.check`.
 
         Raises:
             TaskError: If it has none.
@@ -50,12 +51,12 @@ class ExpertPrefix:
         if not isinstance(source, Expert):
             raise TaskError("needs an expert, and the task source has none; choose a source with an expert")
 
-    async def __call__(self, occasion: EpisodeKey, demonstrator: Demonstrator, /) -> StartPrefix | None:
+    async def __call__(self, episode_key: EpisodeKey, demonstrator: Demonstrator, /) -> StartPrefix | None:
         """See `Start`."""
-        share = start_fraction(occasion.step, self.anneal_updates)
-        if occasion.random("start").random() >= share:
+        share = start_fraction(episode_key.step, self.anneal_updates)
+        if episode_key.random("start").random() >= share:
             return None
-        demonstration, seed = await demonstrator.demonstration(occasion.task)
+        demonstration, seed = await demonstrator.demonstration(episode_key.task)
         inner = len(demonstration.turns) - 1
         if not demonstration.ended.valid or inner < 1:
             return None
@@ -64,5 +65,5 @@ class ExpertPrefix:
 
 
 def as_untrained_turns(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return turns as a prefix: their actions are read, and not trained."""
+    """Return the turns with all action tokens marked as inserted, so that they are read and not trained."""
     return tuple(replace(turn, action=Tokens.from_ids(turn.action.ids, Author.INSERTED)) for turn in turns)

@@ -12,7 +12,7 @@ from whetstone.rollout.strategies.frontier_tree import FrontierTree as FrontierT
 from whetstone.rollout.strategies.greedy_baseline import GreedyBaseline as GreedyBaseline
 from whetstone.rollout.strategies.guided_retry import GuidedRetry as GuidedRetry
 from whetstone.rollout.strategies.independent import Independent as Independent
-from whetstone.rollout.strategies.doubt_injection import Probed as Probed
+from whetstone.rollout.strategies.doubt_injection import DoubtInjection as DoubtInjection
 from whetstone.rollout.strategies.prover import Prover as Prover
 from whetstone.rollout.strategies.revised_trajectories import RevisedTrajectories as RevisedTrajectories
 from whetstone.rollout.strategies.self_play import SelfPlay as SelfPlay
@@ -26,7 +26,7 @@ STRATEGIES = {
     "greedy_baseline": GreedyBaseline,
     "guided_retry": GuidedRetry,
     "independent": Independent,
-    "doubt_injection": Probed,
+    "doubt_injection": DoubtInjection,
     "prover": Prover,
     "revised_trajectories": RevisedTrajectories,
     "self_play": SelfPlay,

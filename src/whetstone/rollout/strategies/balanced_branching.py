@@ -20,7 +20,9 @@ from whetstone.trajectory import Group, Task
 
 
 def root_count(size: int, more: float, *, sharpness: NotNegative = 0.5) -> int:
-    """Return the number of root episodes, of `size`: int(N σ(β (H_root − mean H))) + 1, at most N.
+    """Compute the number of root episodes of `size`: int(N σ(β (H_root − mean H))) + 1, at most N.
+
+    `more` is H_root − mean H, `sharpness` is β.
 
     Source: AEPO 2025, arXiv:2510.14545, and its code.
     """
@@ -28,7 +30,9 @@ def root_count(size: int, more: float, *, sharpness: NotNegative = 0.5) -> int:
 
 
 def balanced_probability(more: float, in_a_row: int, *, base: float = 0.5, weight: float = 0.2) -> float:
-    """Return the fork probability: clip(1 − p/f + w ΔH, 0, 1), f = 1 − 0.05 c after c forked turns in a row.
+    """Compute the fork probability clip(1 − p/f + w ΔH, 0, 1), f = 1 − 0.05 c after c consecutive forked turns.
+
+    `more` is ΔH, `in_a_row` is c, `base` is p, `weight` is w.
 
     Source: AEPO 2025, arXiv:2510.14545, its code.
     """
@@ -38,7 +42,7 @@ def balanced_probability(more: float, in_a_row: int, *, base: float = 0.5, weigh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedBranching:
-    """A pilot episode sets the number of roots; the others fork on the way, less often in a row (AEPO).
+    """Samples root episodes and forks; a pilot episode sets their ratio, and consecutive forks become rarer (AEPO).
 
     The pilot is the first trajectory of the group; the published code discards it.
 
@@ -48,13 +52,13 @@ class BalancedBranching:
     group_size: int
     """Number of trajectories per task."""
     sharpness: NotNegative = 3.0
-    """β of the number of roots. The published 0.5 has hardly any effect."""
+    """Factor β in the number of roots; the published 0.5 has hardly any effect."""
     base: Share = 0.5
     """Probability that a turn with the entropy of the first turn is not forked."""
     weight: NotNegative = 0.2
     """Factor of the entropy difference in the fork probability."""
     beam: int = 2
-    """Maximum number of paths from one turn."""
+    """Maximum number of paths that continue from one turn."""
     statistic: Literal["mean", "sum"] = "mean"
     """Statistic over the first tokens of a turn; the published code takes the sum."""
     tokens: Count = 20
@@ -63,16 +67,16 @@ class BalancedBranching:
     """Turn whose entropy is compared: `after_tool`, the turn that follows a tool result, or `before_tool`, the turn
     with the tool call, as in the published code."""
     vocabulary: int = 1
-    """Vocabulary size; entropies are divided by its logarithm. 1: they are not."""
+    """Vocabulary size, by whose logarithm entropies are divided; 1: no division."""
 
     @property
     def reads_entropies(self) -> bool:
-        """See `ReadsEntropies`."""
+        """Return True: fork decisions require the sampler's entropies; see `ReadsEntropies`."""
         return True
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return the additional data of its groups."""
+        """Return `forks`: the groups contain episodes that share turns."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:

@@ -21,7 +21,7 @@ from whetstone.trajectory import Group, RemovalScope, Task, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestOf:
-    """`n` episodes; the one with the highest value of the verifier is the answer.
+    """Samples `n` episodes and selects the one with the highest value of a verifier; for evaluations.
 
     Sources: Cobbe et al. 2021, arXiv:2110.14168; ToolComp 2025, arXiv:2501.01290, for verifiers of steps.
     """
@@ -29,7 +29,7 @@ class BestOf:
     n: int
     """Number of episodes."""
     verifier: Any
-    """A reward, named as in a recipe; its value ranks the episodes."""
+    """Reward whose value ranks the episodes, named as in a recipe."""
     at_evaluation = True
     _reward: Reward = field(init=False, repr=False)
 
@@ -48,7 +48,7 @@ class BestOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MajorityVote:
-    """`n` episodes; the first one with the most frequent answer is selected.
+    """Samples `n` episodes and selects the first one with the most frequent answer; for evaluations.
 
     Source: Wang et al. 2022 (self-consistency), arXiv:2203.11171.
     """
@@ -64,9 +64,9 @@ class MajorityVote:
 
 
 def majority_vote(tried: Sequence[Trajectory]) -> int:
-    """Return the first episode of the largest class of answers.
+    """Return the index of the first episode with the most frequent normalized answer.
 
-    Of equal classes the earliest counts; without answers the result is 0.
+    Of equally frequent answers the earliest counts. Without any valid answer the result is 0.
     """
     classes: dict[str, list[int]] = {}
     for place, trajectory in enumerate(tried):
@@ -77,7 +77,7 @@ def majority_vote(tried: Sequence[Trajectory]) -> int:
 
 
 def mark_selected(tried: Sequence[Trajectory], place: int) -> tuple[Trajectory, ...]:
-    """Return all trajectories; only the selected one counts."""
+    """Mark all trajectories but the one at index `place` as not chosen, so that only the selected one is scored."""
     return tuple(
         trajectory
         if number == place
@@ -87,7 +87,7 @@ def mark_selected(tried: Sequence[Trajectory], place: int) -> tuple[Trajectory, 
 
 
 async def verifier_scores(verifier: Reward, tried: Sequence[Trajectory], task: Task) -> list[float | None]:
-    """Return a verifier's values of episodes, finished or not; None if a value cannot be computed."""
+    """Compute a verifier's value of each trajectory, finished or not; None if a value cannot be computed."""
     judged = await asyncio.gather(
         *(score_trajectory(verifier, replace(t, score=None, removal=None), task) for t in tried)
     )
@@ -95,4 +95,4 @@ async def verifier_scores(verifier: Reward, tried: Sequence[Trajectory], task: T
 
 
 NOT_CHOSEN = "not_chosen"
-"""Mark of an episode that was not selected."""
+"""Mark of a trajectory that best-of-n or majority voting did not select."""

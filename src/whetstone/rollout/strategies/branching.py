@@ -29,9 +29,11 @@ Measured = Literal["after_tool", "before_tool"]
 
 @dataclass(slots=True)
 class _Path:
+    """Running episode of a group, with the state of its fork decisions."""
+
     running: Running
     first: float = math.nan
-    """Entropy of the first turn of its root."""
+    """Entropy of the first turn of the root episode."""
     in_a_row: int = 0
     """Number of consecutive turns with a fork."""
 
@@ -39,10 +41,16 @@ class _Path:
 def turn_entropy(
     turn: Turn, *, tokens: int = 20, statistic: Literal["mean", "sum"] = "mean", scale: float = 1.0
 ) -> float:
-    """Return the entropy of a turn's first tokens, divided by `scale`; 0 if unknown.
+    """Compute the entropy of the first tokens of a turn, divided by `scale`; 0 if the engine returned none.
 
     The papers' text takes the mean over the tokens; their code the sum over them, of the ten most likely continuations,
     over log |V|.
+
+    Args:
+        turn: Turn with the entropies of its sampled tokens.
+        tokens: Number of first tokens that are measured.
+        statistic: Mean or sum over these tokens.
+        scale: Divisor, such as log |V|.
 
     Source: ARPO 2025, arXiv:2507.19849, and its code.
     """
@@ -63,11 +71,17 @@ async def sample_branches(
     beam: int = 2,
     measured: Measured = "after_tool",
 ) -> Group:
-    """Sample a group of `size` trajectories that fork from `roots`.
+    """Sample a group of `size` trajectories that fork from root episodes at turns after a tool result.
 
     Args:
-        probability: (entropy above that of the root's first turn, consecutive forked turns) → fork probability.
-        beam: Maximum number of paths from one turn, including itself.
+        task: Task of the group.
+        roller: Sampling interface of the group.
+        roots: Started root episodes.
+        size: Number of trajectories of the group, including the roots.
+        probability: Function (entropy above that of the root's first turn, number of consecutive forked turns) → fork
+            probability.
+        entropy: Function that returns the entropy of a turn.
+        beam: Maximum number of paths that continue from one turn, including the original one.
         measured: Turn whose entropy is compared: `after_tool`, the turn that follows a tool result, as in the papers,
             or `before_tool`, the turn with the tool call, as in their code.
     """
@@ -95,7 +109,7 @@ async def sample_branches(
             number = paths.index(path)
             parted = False
             for trial in range(beam - 1):
-                draw = roller.occasion.random("branch", number, level, trial).random()
+                draw = roller.episode_key.random("branch", number, level, trial).random()
                 if len(paths) < size and draw < chance:
                     running = roller.begin(task, index=len(paths), parent=path.running, turns=level)
                     paths.append(_Path(running, path.first, path.in_a_row + 1))

@@ -26,9 +26,14 @@ _SENTENCES = (
 
 
 def splice_logprobs(pool: Sequence[Sequence[int]], chosen: Sequence[int]) -> list[float]:
-    """Return the log-prob of each token of a sentence sampled uniformly from a pool, given the preceding ones.
+    """Compute the log-prob of each token of a sentence that is sampled uniformly from a pool, given its preceding
+    tokens.
 
-    It is the fraction of the sentences with the same prefix that continue with this token.
+    It is the log of the fraction of sentences with the same prefix that continue with this token.
+
+    Args:
+        pool: Tokens of all sentences.
+        chosen: [T] tokens of the sampled sentence.
 
     Source: REX-RAG 2025, arXiv:2508.08149, its code (`exploration_distribution.py`).
     """
@@ -45,28 +50,30 @@ def splice_logprobs(pool: Sequence[Sequence[int]], chosen: Sequence[int]) -> lis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
-    """Independent episodes, and for wrong answers, with a probability, a second path (REX-RAG).
+class DoubtInjection:
+    """Samples independent episodes and, for wrong answers with a probability, a second path with a sentence of doubt.
+
+    The answer is removed, a sentence is spliced in, and the policy continues (REX-RAG).
 
     Source: REX-RAG 2025, arXiv:2508.08149, and its code.
     """
 
     group_size: int
-    """Number of root episodes; second paths are added."""
+    """Number of root episodes per task; second paths are additional."""
     chance: float = 0.5
-    """Probability that a wrong answer gets a second path. 0 is independent sampling."""
+    """Probability from 0 to 1 that a wrong answer gets a second path; 0: independent sampling."""
     sentences: tuple[str, ...] = _SENTENCES
-    """Sentences of which one is spliced in."""
+    """Pool of sentences, of which a random one is spliced in."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.chance <= 1:
-            raise OptionError("chance", f"must be 0 to 1, got {self.chance:g}")
+            raise OptionError("chance", f"must be from 0 to 1, got {self.chance:g}")
         if not self.sentences:
             raise OptionError("sentences", "must have at least one sentence")
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return the additional data of its groups."""
+        """Return `forks`: the groups contain episodes that share turns."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
@@ -82,7 +89,7 @@ class Probed:
         wrong = path.ended is EndReason.TERMINATED and path.score is not None and not path.solved
         if not wrong or draw.random() >= self.chance:
             return path, None
-        pool = [roller.written(sentence) for sentence in self.sentences]
+        pool = [roller.tokenize(sentence) for sentence in self.sentences]
         ids = draw.choice(pool)
         nothing = Tokens.from_ids((), Author.INSERTED)
         logprobs = tuple(splice_logprobs(pool, ids))

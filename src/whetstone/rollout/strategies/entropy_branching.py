@@ -20,7 +20,9 @@ from whetstone.trajectory import Group, Task
 
 
 def fork_probability(more: float, *, base: float = 0.5, weight: float = 0.2) -> float:
-    """Return the fork probability for an entropy above the reference: clip(α + β ΔH, 0, 1).
+    """Return the fork probability of a turn whose entropy exceeds the reference by ΔH: clip(α + β ΔH, 0, 1).
+
+    `more` is ΔH, `base` is α, `weight` is β.
 
     Source: ARPO 2025, arXiv:2507.19849
     """
@@ -29,7 +31,7 @@ def fork_probability(more: float, *, base: float = 0.5, weight: float = 0.2) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyBranching:
-    """Some root episodes; further ones fork from them after tool calls with a high entropy (ARPO).
+    """Samples root episodes, and forks further ones from them after tool calls with a high entropy (ARPO).
 
     With as many roots as trajectories it is independent sampling.
 
@@ -41,7 +43,7 @@ class EntropyBranching:
     roots: int = 0
     """Number of root episodes; 0: half of the group."""
     beam: int = 2
-    """Maximum number of paths from one turn."""
+    """Maximum number of paths that continue from one turn."""
     base: Share = 0.5
     """Fork probability of a turn with the entropy of the first turn."""
     weight: NotNegative = 0.2
@@ -54,22 +56,22 @@ class EntropyBranching:
     """Turn whose entropy is compared: `after_tool`, the turn that follows a tool result, or `before_tool`, the turn
     with the tool call, as in the published code."""
     vocabulary: int = 1
-    """Vocabulary size; entropies are divided by its logarithm. 1: they are not."""
+    """Vocabulary size, by whose logarithm entropies are divided; 1: no division."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.roots <= self.group_size:
-            raise OptionError("roots", f"must be 0 to group_size ({self.group_size}), got {self.roots}")
+            raise OptionError("roots", f"must be from 0 to group_size ({self.group_size}), got {self.roots}")
         if self.beam < 2:
             raise OptionError("beam", f"must be at least 2 (with 1 there are no forks), got {self.beam}")
 
     @property
     def reads_entropies(self) -> bool:
-        """See `ReadsEntropies`."""
+        """Return True: fork decisions require the sampler's entropies; see `ReadsEntropies`."""
         return True
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return the additional data of its groups."""
+        """Return `forks`: the groups contain episodes that share turns."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:

@@ -15,9 +15,9 @@ from whetstone.trajectory import Group, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomBranching:
-    """Half of `group_size` episodes from the start; each of the others forks after a turn of one of them.
+    """Samples half of `group_size` root episodes, and forks the others after random turns of the roots.
 
-    Parents are taken in rotation, and the turn is random. A parent of one turn cannot fork: a new episode starts.
+    Parents are taken in rotation. A parent of one turn cannot fork; a new root episode starts instead.
     """
 
     group_size: int
@@ -25,7 +25,7 @@ class RandomBranching:
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return the additional data of its groups."""
+        """Return `forks`: the groups contain episodes that share turns."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:

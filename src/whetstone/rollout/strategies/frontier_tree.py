@@ -23,22 +23,23 @@ from whetstone.trajectory import EndReason, Group, Task, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierTree:
-    """Every open path is continued `width` times, turn by turn, and the tree is pruned to the group size.
+    """Continues every open path `width` times, turn by turn, and prunes the tree to the group size.
 
-    Sources: PORTool 2025, arXiv:2510.26020 (candidates, pruned to n); TreePS-RAG 2026, arXiv:2601.06922
-    (near-duplicate siblings are pruned: `duplicates: observations`).
+    Sources: PORTool 2025, arXiv:2510.26020 (candidates, pruned to n); TreePS-RAG 2026, arXiv:2601.06922 (near-duplicate
+    siblings are pruned: `duplicates: observations`).
     """
 
     group_size: int
     """Number of paths per task."""
     width: Count = 2
-    """Candidates for the next turn of each open path."""
+    """Number of candidates for the next turn of each open path."""
     duplicates: Literal["actions", "observations", "keep"] = "actions"
-    """Siblings of which one is dropped: those with the same action, or with the same observation."""
+    """Rule for duplicate siblings: those with the same `actions` or the same `observations` are pruned first; `keep`:
+    no siblings are duplicates."""
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return the additional data of its groups."""
+        """Return `forks`: the groups contain episodes that share turns."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
@@ -75,9 +76,14 @@ def select_candidates(
     *,
     duplicates: Literal["actions", "observations", "keep"] = "actions",
 ) -> list[Trajectory]:
-    """Return `count` of the candidates: one of each parent at a time, parents in random order.
+    """Select `count` candidates, one per parent in rotation; parents are in random order.
 
-    Duplicates are taken only if there are too few other candidates.
+    Duplicates are selected only if there are too few other candidates.
+
+    Args:
+        candidates: Candidates of each parent.
+        count: Number of candidates to select.
+        duplicates: Rule for duplicates, see `FrontierTree.duplicates`.
     """
     order = list(range(len(candidates)))
     draw.shuffle(order)
@@ -98,7 +104,7 @@ def select_candidates(
 
 
 def link_as_tree(paths: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
-    """Return the paths, each with the preceding path that it shares most turns with as its parent."""
+    """Set the parent of each path to the preceding path with which it shares the most turns."""
     placed: list[Trajectory] = []
     for path in paths:
         shared = [(_shared(path, other), -k) for k, other in enumerate(placed)]

@@ -11,14 +11,14 @@ from whetstone.trajectory import Group, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreedyBaseline:
-    """`group_size` parallel episodes, the last of them greedy: a baseline that is not trained."""
+    """Samples `group_size` parallel episodes, the last of them greedily: a baseline that is not trained (ReMax)."""
 
     group_size: int
     """Number of episodes per task, including the greedy one."""
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return the additional data of its groups."""
+        """Return `greedy_rewards`: the groups contain a greedily decoded episode."""
         return frozenset({"greedy_rewards"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:

@@ -12,12 +12,13 @@ from whetstone.trajectory import Group, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Independent:
-    """`group_size` independent episodes in parallel."""
+    """Samples `group_size` independent episodes of a task in parallel."""
 
     group_size: int
     """Number of episodes per task."""
     seat: str = ""
-    """Seat of the policy in a game with several, whose other seats are scripted; empty: the first."""
+    """Role that the policy plays in a game of several players, whose other roles are scripted; empty: the first role.
+    """
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -21,9 +21,9 @@ from whetstone.trajectory import EndReason, Group, Task, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prover:
-    """Independent episodes with process rewards: progress under a prover, the best-of-K of the policy.
+    """Samples independent episodes with process rewards: the progress under a prover, the best-of-K of the policy.
 
-    Continuations count only in the costs of the group.
+    Continuations of the prover count only in the costs of the group.
 
     Source: Setlur et al. 2024 (rewarding progress), arXiv:2410.08146, §3.
     """
@@ -33,7 +33,7 @@ class Prover:
     provers: int = 2
     """Number of continuations after each turn."""
     best_of: int = 4
-    """Number of tries of the prover (K)."""
+    """Number K of tries of the prover, of which the best counts."""
     alpha: NotNegative = 1.0
     """Weight of progress relative to the outcome; the paper takes 3 to 5."""
 
@@ -43,7 +43,7 @@ class Prover:
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return the additional data of its groups."""
+        """Return `forks` and `process_rewards`: the groups have forked continuations and rewards per turn."""
         return frozenset({"forks", "process_rewards"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
@@ -85,12 +85,15 @@ class Prover:
 
 
 def best_of_k_probability(share: float, tries: int) -> float:
-    """Return the probability that the best of K tries with success probability p succeeds: 1 − (1 − p)^K."""
+    """Return the success probability of the best of K tries: 1 − (1 − p)^K, with p = `share` and K = `tries`."""
     return float(1 - (1 - share) ** tries)
 
 
 def progress_rewards(values: Sequence[float]) -> list[float]:
-    """Return [T] changes of the success probability over T turns, from [T + 1] probabilities.
+    """Compute [T] process rewards: the change of the success probability over each of T turns.
+
+    Args:
+        values: [T + 1] success probabilities before the first and after each turn.
 
     Source: Setlur et al. 2024, arXiv:2410.08146: A(s, a) = Q(s, a) − V(s).
     """

@@ -22,27 +22,27 @@ MARK = "revised"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisedTrajectories:
-    """Tree of episodes, with a revision of each failure: up to its first wrong turn, then as a successful sibling
-    (Agent-R).
+    """Samples a tree of episodes and adds a revision of each failure (Agent-R).
 
-    A revision has its sibling's score and belongs to the group. There is none if no observation follows the wrong turn,
-    if the reward has values per turn, or if a template rewrote the history.
+    A revision consists of a failure up to its first wrong turn and the remaining turns of a successful sibling. It has
+    its sibling's score and belongs to the group. There is none if no observation follows the wrong turn, if the reward
+    has values per turn, or if a template rewrote the history.
 
     Source: Yuan et al. 2025 (Agent-R), arXiv:2501.11425. There the policy judges which turn is the first wrong one and
-        revisions are imitated. Here it is the first whose call failed, else the first after the fork, and the recipe's
-        objective trains them, with ratios that start at 1.
+    revisions are imitated. Here it is the first whose call failed, else the first after the fork, and the recipe's
+    objective trains them, with ratios that start at 1.
     """
 
     group_size: int
     """Number of sampled episodes per task, including forks."""
     reflection: str = "That was wrong. Another way: "
-    """Text inserted before the sibling's first action; trained."""
+    """Text that is inserted before the sibling's first action and trained."""
     max_revisions: int | None = None
     """Maximum number of revisions per group; null: one per failure."""
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return the additional data of its groups."""
+        """Return `forks`: the groups contain episodes that share turns."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
@@ -58,7 +58,7 @@ class RevisedTrajectories:
 
 
 def shared_turns(one: Trajectory, other: Trajectory) -> int:
-    """Return the number of first turns that two trajectories share, as the same objects."""
+    """Return the number of leading turns that two trajectories share, as the same objects."""
     count = 0
     while count < min(len(one.turns), len(other.turns)) and one.turns[count] is other.turns[count]:
         count += 1
@@ -74,7 +74,16 @@ def first_wrong_turn(turns: Sequence[Turn]) -> int:
 
 
 def build_revision(bad: Trajectory, good: Trajectory, reflection: str, roller: Roller) -> Trajectory | None:
-    """Splice a failed path up to its first wrong turn with a successful one; None if that is not possible."""
+    """Build a trajectory from a failed path up to its first wrong turn and the rest of a successful path.
+
+    Returns None if the paths cannot be joined, for example because one of them was rewritten.
+
+    Args:
+        bad: Failed trajectory.
+        good: Successful trajectory of the same task, which may share turns with `bad`.
+        reflection: Text inserted before the first action of `good` that is used.
+        roller: Sampling interface; tokenizes the text.
+    """
     shared = shared_turns(bad, good)
     own, rest = bad.turns[shared:], good.turns[shared:]
     cut = first_wrong_turn(own) + 1
@@ -92,7 +101,7 @@ def build_revision(bad: Trajectory, good: Trajectory, reflection: str, roller: R
     turned = replace(
         first,
         context=own[cut].context,
-        action=_patched((*roller.written(reflection), *first.action.ids)),
+        action=_patched((*roller.tokenize(reflection), *first.action.ids)),
         message=replace(first.message, content=(Text(reflection), *first.message.content)),
         opens_segment=False,
     )

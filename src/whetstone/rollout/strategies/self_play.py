@@ -17,7 +17,7 @@ from whetstone.trajectory import Group, RemovalScope, Task, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfPlay:
-    """`group_size` games of each task, with the policy in every role.
+    """Plays `group_size` games of each task, with the policy in every role.
 
     Source: self-play as in SPIRAL 2025, arXiv:2506.24119: shared weights, advantages by role.
     """
@@ -25,15 +25,15 @@ class SelfPlay:
     group_size: int
     """Number of games per task."""
     roles: Sequence[str]
-    """Roles, as the environment names them."""
+    """Names of the roles that the policy plays, as the environment defines them."""
     train: Sequence[str] | None = None
-    """Roles that are trained; None: all that are not frozen."""
+    """Roles whose trajectories are trained; None: all that are not frozen."""
     frozen: Mapping[str, str] | None = None
-    """Role → model folder, or a name of the recipe's `models`, such as a checkpoint of the policy, that plays the role
-    instead. None: the policy plays all roles."""
+    """Model that plays a role instead of the policy, by role: a model folder, such as a checkpoint, or a name in the
+    recipe's `models`. None: the policy plays all roles."""
 
     members: Mapping[str, str] | None = None
-    """Role → member of `policies` that plays the role. None: the member with the name of the role, otherwise the first
+    """Member of `policies` that plays a role, by role. None: the member with the name of the role, otherwise the first
     member."""
 
     def __post_init__(self) -> None:
@@ -47,16 +47,19 @@ class SelfPlay:
             if role not in self.roles:
                 raise OptionError(f"train.{k}", f"{role} is not one of the roles {', '.join(self.roles)}")
             if role in (self.frozen or {}):
-                raise OptionError(f"train.{k}", f"{role} is played by a frozen model, which is not trained")
+                raise OptionError(
+                    f"train.{k}",
+                    f"{role} is played by a frozen model, which is not trained; remove the role from train or frozen",
+                )
         for role in self.frozen or {}:
             if role not in self.roles:
                 raise OptionError(f"frozen.{role}", f"must be one of the roles {', '.join(self.roles)}")
         if len(self.frozen or {}) == len(self.roles):
-            raise OptionError("frozen", "all roles are frozen, so nothing is trained")
+            raise OptionError("frozen", "all roles are frozen, so nothing is trained; leave one role to the policy")
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return the additional data of its groups."""
+        """Return `roles`: the trajectories of the groups have roles."""
         return frozenset({"roles"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:

@@ -24,7 +24,7 @@ from whetstone.trajectory import EndReason, Group, Task, Trajectory
 
 @dataclass(slots=True)
 class _Node:
-    """A path through the task, open or finished."""
+    """Node of the search tree: a path of turns, open or finished, with its value."""
 
     path: Trajectory
     value: float
@@ -37,17 +37,17 @@ class _Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSearch:
-    """Best-first, A* or Monte-Carlo tree search over turns, guided by a verifier.
+    """Searches over turns by best-first search, A* or Monte-Carlo tree search, guided by a verifier; for evaluations.
 
     Sources: Koh et al. 2024, arXiv:2407.01476 (best-first over an agent's actions); Zhuang et al. 2023 (ToolChain*),
     arXiv:2310.13227 (A*); Zhou et al. 2023 (LATS), arXiv:2310.04406 (Monte-Carlo).
     """
 
     verifier: Any
-    """A reward, named as in a recipe; it must support unfinished episodes."""
+    """Reward that values a path, named as in a recipe; it must support unfinished episodes."""
     method: Literal["best_first", "a_star", "mcts"] = "best_first"
-    """Selection of the next path: the best one; the best one less `turn_cost` per turn; or by upper confidence
-    bounds."""
+    """Selection of the path to continue: `best_first`, the highest value; `a_star`, the highest value less `turn_cost`
+    per turn; `mcts`, by upper confidence bounds."""
     expansions: int = 8
     """Number of paths that are continued, each `width` times."""
     width: int = 3
@@ -67,7 +67,7 @@ class TreeSearch:
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return the additional data of its groups."""
+        """Return `forks`: the groups contain episodes that share turns."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
@@ -113,7 +113,7 @@ class TreeSearch:
                 up = up.parent
 
     def _next(self, root: _Node, roller: Roller) -> _Node | None:
-        """Return the open path to continue; None if all are finished."""
+        """Return the open path to continue; None if all paths are finished."""
         if self.method == "mcts":
             return self._by_visits(root, roller)
         candidates = [node for node in _below(root) if not node.expanded and _open(node, roller)]
@@ -123,7 +123,7 @@ class TreeSearch:
         return max(candidates, key=lambda node: node.value - cost * len(node.path.turns))
 
     def _by_visits(self, root: _Node, roller: Roller) -> _Node | None:
-        """Descend from the root by the largest upper confidence bound with an open path below."""
+        """Return the open path that the largest upper confidence bounds lead to, from the root down."""
         node = root
         while node.expanded:
             alive = [child for child in node.children if _alive(child, roller)]

@@ -14,7 +14,7 @@ from whetstone.trajectory import Group, RemovalScope
 class Balanced:
     """Keeps `keep` random trajectories of each group, including one success and one failure if available (DART).
 
-    Smaller groups are unchanged.
+    Groups of at most `keep` trajectories are unchanged.
 
     Source: DART 2025, arXiv:2509.23866, its code (`trainable_filter.py`).
     """

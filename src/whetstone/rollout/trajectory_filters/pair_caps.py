@@ -11,7 +11,7 @@ from whetstone.trajectory import Group, RemovalScope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairCaps:
-    """At most `max_per_outcome` successes and as many failures of each group, the first of either (Agent-RLVR).
+    """Keeps at most `max_per_outcome` successes and as many failures per group, the first ones (Agent-RLVR).
 
     Source: Agent-RLVR 2025, arXiv:2506.11425; the cap is an addition.
     """

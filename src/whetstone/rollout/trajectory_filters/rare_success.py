@@ -23,7 +23,14 @@ from whetstone.trajectory import Group, RemovalScope
 
 
 def rare_success_indices(rewards: Sequence[float], values: Sequence[float], *, quantile: float = 0.9) -> list[int]:
-    """Return the indices of the trajectories to train: R > 0, and R − V at or above the quantile of the batch.
+    """Return the indices of successes whose reward most exceeds the success rate of their kind of task.
+
+    Selected are trajectories with R > 0 and R − V at or above the quantile of the batch.
+
+    Args:
+        rewards: [N] reward R per trajectory.
+        values: [N] success rate V of the kind of task of each trajectory.
+        quantile: Quantile of R − V, from 0 to 1.
 
     Source: DigiRL 2024, arXiv:2406.11896, its code (`trainer.py`); that R > 0 is an addition.
     """
@@ -35,17 +42,17 @@ def rare_success_indices(rewards: Sequence[float], values: Sequence[float], *, q
 
 
 class RareSuccesses:
-    """Keeps only the rarest successes (DigiRL's instruction-level filter).
+    """Keeps only the rarest successes of a batch (DigiRL's instruction-level filter).
 
     At quantile 0 every success is kept. Success rates are counted rather than predicted by a classifier.
 
     Source: DigiRL 2024, arXiv:2406.11896
 
     Args:
-        quantile: Quantile of the batch's scores.
-        by: Key that groups tasks: `task`, or a tag.
-        window: Number of stored episodes per key.
-        capacity: Maximum number of stored keys.
+        quantile: Quantile of the batch's scores, from 0 to below 1.
+        by: Key that groups tasks: `task`, or the name of a tag.
+        window: Number of most recent episodes per key that are counted.
+        capacity: Maximum number of stored keys; the least recently used one is removed first.
     """
 
     def __init__(self, *, quantile: float = 0.9, by: str = "kind", window: int = 256, capacity: int = 10_000) -> None:
@@ -75,7 +82,7 @@ class RareSuccesses:
         ]
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """See `Stateful`."""
+        """Count the successes of a step per key."""
         for group in outcome.groups:
             key = task_key(group.task, self.by)
             self._known.setdefault(key, deque(maxlen=self.window)).extend(
@@ -86,9 +93,9 @@ class RareSuccesses:
             self._known.popitem(last=False)
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`."""
+        """Return the counted successes for a checkpoint."""
         return {"known": [[key, list(known)] for key, known in self._known.items()]}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`."""
+        """Restore the counted successes of a checkpoint."""
         self._known = OrderedDict((key, deque(known, maxlen=self.window)) for key, known in state["known"])

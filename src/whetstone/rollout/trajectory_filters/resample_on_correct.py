@@ -15,13 +15,19 @@ from whetstone.plugins import OptionError
 from whetstone.trajectory import Group, RemovalScope, Trajectory
 
 
-def outcome_quotas(positive: int, negative: int, keep: int, *, least: tuple[int, int] = (2, 2)) -> tuple[int, int]:
-    """Return (successes, failures) to keep of a group, in its proportion, but at least `least` of either.
+def outcome_quotas(positive: int, negative: int, keep: int, *, min_counts: tuple[int, int] = (2, 2)) -> tuple[int, int]:
+    """Return the numbers of successes and failures of a group to keep, proportional to their numbers in the group.
+
+    Args:
+        positive: Number of successes in the group.
+        negative: Number of failures in the group.
+        keep: Number of trajectories to keep in total.
+        min_counts: Minimum numbers of successes and failures to keep, if the group has that many.
 
     Source: rStar2-Agent 2025, arXiv:2508.20722, and its code (`down_sample/roc.py`).
     """
     total = positive + negative
-    few_positive, few_negative = min(least[0], positive), min(least[1], negative)
+    few_positive, few_negative = min(min_counts[0], positive), min(min_counts[1], negative)
     some_negative = round(negative * keep / total)
     some_positive = keep - some_negative
     if some_negative <= few_negative:
@@ -32,12 +38,14 @@ def outcome_quotas(positive: int, negative: int, keep: int, *, least: tuple[int,
 
 
 def format_penalty(trajectory: Trajectory, *, answer: str = "") -> float:
-    """Return the penalty of a trajectory: the fraction of failed calls, 0.5 without any, plus a format penalty.
+    """Compute the penalty of a trajectory: fraction of failed calls, 0.5 without a call, plus a format penalty.
 
-    Format: 1 without an answer; else further answers over turns, at most 1.
+    The format penalty is 1 without an answer, else the number of further answers divided by the number of turns, at
+    most 1.
 
     Args:
-        answer: A pattern for an answer; empty: a last turn without a call is one.
+        trajectory: Trajectory of the policy.
+        answer: Regular expression of an answer; empty: a turn without a call is an answer.
     """
     calls = trajectory.calls
     errors = sum(call.outcome != "ok" for call in calls) / len(calls) if calls else 0.5
@@ -53,22 +61,22 @@ def format_penalty(trajectory: Trajectory, *, answer: str = "") -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResampleOnCorrect:
-    """Keeps `keep` of each group: the cleanest successes, and the first failures (GRPO-RoC).
+    """Keeps `keep` trajectories of each group: the successes with the lowest penalty, the first failures (GRPO-RoC).
 
-    A group of at most that size is unchanged, which is GRPO; one with equal rewards is removed.
+    A group of at most that size is unchanged. A group with equal rewards is removed.
 
     Source: rStar2-Agent 2025, arXiv:2508.20722, and its code.
     """
 
     group_size: int
     keep: int = 0
-    """Number of trajectories kept per group; 0: half of it."""
+    """Number of trajectories kept per group; 0: half of `group_size`."""
     min_successes: int = 2
-    """Minimum number of successes that are kept, if available."""
+    """Minimum number of successes that are kept, if the group has that many."""
     min_failures: int = 2
-    """Minimum number of failures that are kept, if available."""
+    """Minimum number of failures that are kept, if the group has that many."""
     answer: str = ""
-    """A pattern for an answer in a turn; empty: a turn without a call."""
+    """Regular expression of an answer in a turn; empty: a turn without a call is an answer."""
 
     def __post_init__(self) -> None:
         if self.keep > self.group_size:
@@ -88,7 +96,7 @@ class ResampleOnCorrect:
         positive = [t for t in counted if t.score is not None and t.score.value > 0]
         negative = [t for t in counted if t.score is not None and t.score.value <= 0]
         some_positive, some_negative = outcome_quotas(
-            len(positive), len(negative), keep, least=(self.min_successes, self.min_failures)
+            len(positive), len(negative), keep, min_counts=(self.min_successes, self.min_failures)
         )
         cleanest = sorted(positive, key=lambda t: format_penalty(t, answer=self.answer))
         left = cleanest[some_positive:] + negative[some_negative:]

@@ -26,11 +26,11 @@ _MOMENTUM = "momentum_buffer"
 
 
 class DistributedMuon(Muon):
-    """`Muon` for sharded matrices; all ranks step together."""
+    """Muon optimizer for sharded matrices; all ranks step together."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Make one step from the accumulated gradients."""
+        """Make one optimizer step from the accumulated gradients."""
         number = 0
         for group in self.param_groups:
             for parameter in group["params"]:

@@ -37,27 +37,27 @@ from whetstone.trajectory import Segment
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Passes that one group of ranks computes, with the segments that they need."""
+    """Passes that one group of ranks computes, with the segments that these passes need."""
 
     places: tuple[int, ...]
-    """Indices of its segments among all segments."""
+    """Indices of the group's segments among all segments."""
     passes: tuple[Pass, ...]
-    """Passes, by indices of segments in `places`."""
+    """Passes of the group, with indices into `places`."""
 
     def segments(self, of: Sequence[Segment]) -> list[Segment]:
-        """Return its segments."""
+        """Return the group's segments, selected from all segments."""
         return [of[i] for i in self.places]
 
 
 class GroupPasses:
-    """Forward passes that several ranks compute; see `ForwardPasses`.
+    """Forward passes of a policy that several ranks compute; implements `ForwardPasses`.
 
     Args:
-        processes: The ranks.
-        policy: A full copy, which receives the weights after every step.
-        settings: Same as for a learner in one process.
+        processes: Rank processes.
+        policy: Full copy of the policy, which receives the weights after every step.
+        settings: Settings of the optimizer, the same as for a learner in one process.
         together: Number of ranks that compute each pass together; it divides the number of ranks.
-        frozen: Frozen models by `reference` and `teacher`.
+        frozen: Frozen models by name, `reference` and `teacher`.
         staging: Folder to which ranks write the optimizer state, and from which a checkpoint takes it.
     """
 
@@ -89,20 +89,20 @@ class GroupPasses:
 
     @property
     def layout(self) -> Layout:
-        """See `ForwardPasses.layout`."""
+        """Return the layout of micro-batches; see `ForwardPasses.layout`."""
         return self._forward.way.layout
 
     @property
     def shares(self) -> bool:
-        """See `ForwardPasses.shares`."""
+        """Return whether shared prefixes are computed once; see `ForwardPasses.shares`."""
         return self._forward.shares
 
     def close(self) -> None:
-        """End the processes."""
+        """End the rank processes."""
         self.processes.close()
 
     def gradient(self, request: GradientRequest) -> MetricAccumulator:
-        """See `ForwardPasses.gradient`."""
+        """Compute the gradient of an update on all ranks; see `ForwardPasses.gradient`."""
         shares, rounds = self._shares(request.segments, request.flat, sloped=True)
         loss_of = request.loss_of
         divisible = loss_of if isinstance(loss_of, ShardedLoss) else None
@@ -133,7 +133,7 @@ class GroupPasses:
         return tally
 
     def read(self, request: ReadRequest) -> dict[str, list[Tensor]]:
-        """See `ForwardPasses.read`."""
+        """Compute columns such as log-probs on all ranks, without a gradient; see `ForwardPasses.read`."""
         shares, _ = self._shares(request.segments, ())
         each = [
             {"request": replace(request, segments=share.segments(request.segments)), "passes": share.passes}
@@ -150,7 +150,10 @@ class GroupPasses:
         return columns
 
     def apply(self) -> dict[str, float]:
-        """See `ForwardPasses.apply`; the metrics include how the work was divided and what that cost."""
+        """Make an optimizer step on all ranks and copy the new weights; see `ForwardPasses.apply`.
+
+        The metrics include the balance between ranks and the seconds of computation and transfer.
+        """
         optimizers, measured = self.optimizers, self._measured
         began = time.perf_counter()
         names = ("critic_only", "done", "share", "rate_scale")
@@ -169,32 +172,32 @@ class GroupPasses:
         }
 
     def norm(self) -> float:
-        """See `ForwardPasses.norm`."""
+        """Return the norm of the gradient; see `ForwardPasses.norm`."""
         norm: float = self.processes.ask("norm")[0]
         return norm
 
     def drop(self) -> None:
-        """See `ForwardPasses.drop`."""
+        """Discard the gradient on all ranks; see `ForwardPasses.drop`."""
         if not self.processes.closed:
             self.processes.ask("drop")
 
     def take_reference(self) -> None:
-        """See `ForwardPasses.take_reference`."""
+        """Send the weights of the reference model to all ranks; see `ForwardPasses.take_reference`."""
         weights = [parameter.detach().cpu() for parameter in self._frozen["reference"].model.parameters()]
         self.processes.ask("put_reference", weights=weights)
 
     def peak_memory(self) -> float:
-        """See `ForwardPasses.peak_memory`."""
+        """Return the peak memory of the ranks in GiB; see `ForwardPasses.peak_memory`."""
         return self._peak
 
     def utilization(self, flops: int, seconds: float) -> float:
-        """See `ForwardPasses.utilization`."""
+        """Return the model FLOPs utilization of the ranks' devices; see `ForwardPasses.utilization`."""
         devices = self.processes.count if self.device.type != "cpu" else 1  # ranks on CPUs share this machine's
         return self._flops.utilization(flops, seconds) / devices
 
     def _start(self, states: Sequence[Any]) -> None:
-        """Have all ranks load their shard of the current policy."""
-        meet = self.processes.ask("rendezvous")[0]
+        """Have all ranks load their shards of the current policy."""
+        meet = self.processes.ask("get_rendezvous_address")[0]
         critic = copy.deepcopy(self.policy.critic).cpu() if self.policy.critic is not None else None
         policy = Policy(on_cpu(self.policy.model), None, critic, self.policy.dtype)
         threads = None if self.processes.joined else threads_per_process(self.processes.count)
@@ -206,7 +209,11 @@ class GroupPasses:
     def _shares(
         self, segments: Sequence[Segment], flat: Collection[int], *, sloped: bool = False
     ) -> tuple[list[Share], list[list[Partition]]]:
-        """Return what each group computes, all in the same number of passes, and the rounds of all."""
+        """Divide the segments between the groups of ranks, with the same number of passes for each.
+
+        Returns:
+            The passes of each group, and the rounds of all groups.
+        """
         check_token_ids(segments, self.policy)
         still = set(flat)
         passes: list[list[Pass]] = [[] for _ in range(self._groups)]
@@ -222,11 +229,11 @@ class GroupPasses:
         return [assign_passes(of_group) for of_group in passes], everything
 
     def _to_ranks(self, of_groups: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return the arguments of each rank, equal within a group."""
+        """Return the arguments of each rank; ranks of a group have equal arguments."""
         return [arguments for arguments in of_groups for _ in range(self._together)]
 
     def _per_group(self, answers: Sequence[Any]) -> Sequence[Any]:
-        """Return the response of the first rank of each group; the others are equal."""
+        """Return the response of the first rank of each group; those of the other ranks are equal."""
         return answers[:: self._together]
 
     def _rounds(self, segments: Sequence[Segment]) -> list[list[Partition]]:
@@ -242,7 +249,9 @@ class GroupPasses:
         return {name: each.cpu() for name, each in critic.named_buffers()} if critic is not None and slow else {}
 
     def _request(self, name: str, each: Sequence[Mapping[str, Any]], **common: Any) -> list[Any]:
-        """Send a request that can be repeated with less memory, and return the responses."""
+        """Send a request to all ranks; after an out-of-memory error the ranks restart, and the caller repeats with less
+        memory.
+        """
         try:
             return self.processes.ask(name, each, **common)
         except OutOfMemory as short:
@@ -263,8 +272,8 @@ class GroupPasses:
         except OutOfMemory as short:
             self.close()
             raise LearnerError(
-                f"{short}: its shard of weights and optimizer does not fit; a larger scale.learner_processes has "
-                "smaller shards"
+                f"{short}: its shard of weights and optimizer does not fit; increase scale.learner_processes "
+                "for smaller shards"
             ) from None
 
     @torch.no_grad()
@@ -274,11 +283,13 @@ class GroupPasses:
 
 
 class GroupOptimizers(Optimizers):
-    """The schedule of a stage whose optimizers are in the ranks; see `Optimizers`.
+    """Schedule of a stage whose optimizers are in the rank processes; see `Optimizers`.
 
     Args:
-        processes: The ranks.
-        staging: Same as for `GroupPasses`.
+        policy: Full copy of the policy.
+        settings: Settings of the optimizer.
+        processes: Rank processes.
+        staging: Folder to which ranks write the optimizer state.
     """
 
     def __init__(
@@ -288,10 +299,7 @@ class GroupOptimizers(Optimizers):
         self._policy, self._processes, self._staging = policy, processes, staging
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint.
-
-        Ranks write their state to files, which the checkpoint takes.
-        """
+        """Return the state for a checkpoint; ranks write their shards to files, which the checkpoint takes."""
         if self._staging is not None:
             self._staging.mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(prefix=".shards-", dir=self._staging)
@@ -299,13 +307,13 @@ class GroupOptimizers(Optimizers):
         return {"done": self.done, "share": self.share, "optimizers": groups, SHARDS: folder}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of `state_dict`, of any number of processes."""
+        """Restore a state that `state_dict` returned, with any number of processes."""
         self.done, self.share = state["done"], state.get("share", 0.0)
         rank_state = {name: state[name] for name in ("optimizers", SHARDS) if name in state}
         self._processes.ask("load", state=rank_state)
 
     def refresh(self) -> None:
-        """Send weights that were changed elsewhere to the ranks."""
+        """Send the full copy's weights to the ranks, after another component changed them."""
         self._processes.ask("put_weights", weights=[p.detach().cpu() for p in self._policy.trained()])
 
 
@@ -314,10 +322,12 @@ def pad_round(
 ) -> list[tuple[tuple[int, ...], bool]]:
     """Return (segments, whether they count) of each rank in a round.
 
-    A rank without segments gets a dummy pass on the shortest segment of another rank.
+    A rank without segments gets a dummy pass on the shortest segment of another rank, so that no rank waits forever.
 
     Args:
-        row: Indices into `places`, by rank.
+        row: Segments of each rank as indices into `places`.
+        segments: All segments of the request.
+        places: Indices of the segments that the round divides.
     """
     places_by_rank = [tuple(places[i] for i in slot.indices) for slot in row]
     shortest = min((i for slot in places_by_rank for i in slot), key=lambda i: (len(segments[i]), i))
@@ -325,7 +335,7 @@ def pad_round(
 
 
 def assign_passes(passes: Sequence[Pass]) -> Share:
-    """Return the passes of a rank, indexed by the segments that it receives."""
+    """Return the passes of a group with indices into the segments that the group receives."""
     places = tuple(sorted({i for each in passes for i in each.places}))
     at = {place: k for k, place in enumerate(places)}
     return Share(places, tuple(replace(each, places=tuple(at[i] for i in each.places)) for each in passes))

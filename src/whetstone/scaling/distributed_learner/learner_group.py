@@ -24,11 +24,11 @@ from whetstone.scaling.distributed_learner.shard_passes import Frozen
 
 
 class GroupLearner(LocalLearner):
-    """A learner of several processes; see `protocol.Learner`.
+    """Learner whose forward passes several processes compute; implements `learning.protocol.Learner`.
 
     Args:
         trainer: Trainer that uses `passes`.
-        passes: Passes that the processes compute.
+        passes: Forward passes that the processes compute.
         spec: See `LocalLearner`.
     """
 
@@ -37,7 +37,7 @@ class GroupLearner(LocalLearner):
         self._passes = passes
 
     def close(self) -> None:
-        """End the processes, unless others started them."""
+        """End the rank processes; externally started ones continue for the next stage."""
         if not self._passes.processes.joined:
             self._passes.close()
 
@@ -52,17 +52,20 @@ def group_learner(
     members: Mapping[str, Member] = MappingProxyType({}),
     staging: Path | None = None,
 ) -> GroupLearner:
-    """Return a learner of `processes` processes, each on its own device if the policy is on one.
+    """Create a learner of several processes, each on its own device if the policy is on a GPU.
 
-    The processes are started here. If the environment variable `WHETSTONE_LEARNER_ADDRESS` is set, externally started
+    This process starts them. If the environment variable `WHETSTONE_LEARNER_ADDRESS` is set, externally started
     processes join at that address instead.
 
     Args:
         processes: Number of processes.
         tensor_parallel: Number of processes that compute each layer together.
-        staging: Folder on the file system of checkpoints, where ranks write their shard of one.
+        policy: Policy to train.
+        settings: Settings of the optimizer.
+        spec: See `LocalLearner`.
         members: Same as for `ModelTrainer`. A frozen model on the CPU, with a policy on a device, is on the device only
             during its forward passes.
+        staging: Folder on the file system of checkpoints, where ranks write their shards of the optimizer state.
     """
     if staging is not None:
         _clear(staging)
@@ -80,7 +83,7 @@ def group_learner(
 
 
 _joined: dict[int, LearnerProcesses] = {}
-"""Externally started processes by their number, which stay for all stages of a run."""
+"""Externally started processes by their number; they stay for all stages of a run."""
 
 
 def _processes(count: int) -> LearnerProcesses:

@@ -17,18 +17,19 @@ from whetstone.learning.packing import Piece, split_pieces
 from whetstone.trajectory import Segment
 
 Cost = Callable[[Piece], float]
-"""Cost of computing a piece, in any unit."""
+"""Function that returns the cost of computing a piece, in any unit."""
 _FINEST = 256
-"""Number of tokens below which a tree is not cut; the tokens that its parts share would be computed once per part."""
+"""Number of tokens below which a prefix tree is not cut, because its parts would compute the shared tokens again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Segments that a rank computes in a round; none if there were fewer pieces than ranks."""
+    """Segments that one rank computes in one round; empty if there were fewer pieces than ranks."""
 
     indices: tuple[int, ...]
     """Ascending indices of segments."""
     cost: float
+    """Summed cost of the segments."""
 
 
 @dataclass(slots=True)
@@ -43,17 +44,22 @@ class _Slot:
 def partition_pieces(
     pieces: Sequence[Piece], ranks: int, *, token_budget: int, cost: Cost
 ) -> list[list[tuple[int, ...]]]:
-    """Return [rounds][ranks] the pieces that each rank computes, balanced by cost.
+    """Divide pieces between ranks in rounds of balanced cost.
 
     Assigns the most expensive piece first, each to the cheapest pass with room (longest processing time first), in as
-    few rounds as have room for all. Passes of similar cost then form a round, and the order of ranks alternates. An
-    entry is empty if there are fewer pieces than ranks.
+    few rounds as have room for all. Passes of similar cost then form a round, and the order of ranks alternates.
 
     Every piece is in exactly one pass. A piece above the budget has a separate pass. The sums of two ranks differ by at
     most the cost of the most expensive pass.
 
     Args:
+        pieces: Pieces to divide.
+        ranks: Number of ranks.
         token_budget: Maximum number of tokens of one pass.
+        cost: Cost of a piece.
+
+    Returns:
+        [rounds][ranks] indices of the pieces that each rank computes; empty if there are fewer pieces than ranks.
 
     Source: Graham 1969, Bounds on multiprocessing timing anomalies, for the rule and its bound.
     """
@@ -75,7 +81,7 @@ def partition_pieces(
 def _filled(
     pieces: Sequence[Piece], order: Sequence[int], count: int, token_budget: int, cost: Cost
 ) -> list[_Slot] | None:
-    """Assign all pieces to `count` passes; None if there is no room."""
+    """Assign all pieces to `count` passes; None if they do not fit."""
     slots = [_Slot([]) for _ in range(count)]
     for i in order:
         fitting = [slot for slot in slots if not slot.pieces or slot.tokens + pieces[i].tokens <= token_budget]
@@ -91,10 +97,13 @@ def _filled(
 def partition_segments(
     segments: Sequence[Segment], ranks: int, *, token_budget: int, share: bool, cost: Cost
 ) -> list[list[Partition]]:
-    """Return [rounds][ranks] the segments that each rank computes, balanced by cost.
+    """Divide segments between ranks in rounds of balanced cost.
 
-    Segments with a shared prefix are kept in trees if `share`. A tree is cut if it is larger than a rank's equal part
-    of all tokens, unless it is small.
+    With `share`, segments with a shared prefix are kept together as a tree. A tree is cut if it is larger than a rank's
+    equal part of all tokens, unless it is small.
+
+    Returns:
+        [rounds][ranks] segments that each rank computes.
     """
     trees = split_pieces(segments, token_budget=token_budget, share=share)
     fair = -(-sum(piece.tokens for piece in trees) // ranks)
@@ -110,9 +119,9 @@ def partition_segments(
 
 
 def compute_balance(rounds: Sequence[Sequence[Partition]]) -> float:
-    """Return the balance of rounds, from 0 to 1; 1 for no cost.
+    """Compute the balance of rounds, from 0 to 1: total cost divided by ranks × cost of the slowest rank per round.
 
-    It is the total cost divided by that of ranks without idle time.
+    It is 1 without cost.
     """
     longest = sum(max(slot.cost for slot in row) for row in rounds)
     return sum(slot.cost for row in rounds for slot in row) / (len(rounds[0]) * longest) if longest else 1.0

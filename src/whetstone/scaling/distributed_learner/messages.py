@@ -1,4 +1,4 @@
-"""Messages between a run and its ranks: one request, one response, over an authenticated socket.
+"""Messages between a run and its rank processes: one request, one response, over an authenticated socket.
 
 Note:
     PyTorch makes Python's own connections pickle tensors as shared memory, which another machine cannot open. Messages
@@ -24,41 +24,45 @@ ResponseKind = Literal["done", "memory", "lost", "raised"]
 
 @dataclass(frozen=True, slots=True)
 class RankRequest:
-    """Request to a rank."""
+    """Request of the run to a rank: a method call."""
 
     name: str
     """Name of a method of `Rank`."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the method."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankResponse:
-    """Response of a rank."""
+    """Response of a rank to a request."""
 
     kind: ResponseKind
-    """`memory`: memory did not suffice. `lost`: another rank disappeared during the call. `raised`: an error."""
+    """`done`: success. `memory`: memory did not suffice. `lost`: another rank disappeared during the call. `raised`: an
+    error."""
     value: Any = None
-    """Return value; for `memory` and `lost`, this rank's shard of the optimizer state."""
+    """Return value for `done`; this rank's shard of the optimizer state for `memory` and `lost`; the error for
+    `raised`."""
     text: str = ""
-    """Text of an error."""
+    """Text of the error; empty for `done`."""
 
 
 def rank_command(path: Sequence[str]) -> list[str]:
-    """Return the command that starts a rank with `path` as its module search path."""
-    return [sys.executable, "-c", f"import sys; sys.path[:] = {list(path)!r}; from {_RANK} import main; main()"]
+    """Return the command line that starts a rank process with `path` as its module search path."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {list(path)!r}; from {_RANK} import run_rank; run_rank()"]
 
 
 def pickle_message(message: object) -> bytes:
-    """Pickle a message.
+    """Pickle a message with its tensors.
 
     Raises:
-        pickle.PicklingError, AttributeError, TypeError: It contains an object that another process cannot load.
+        pickle.PicklingError, AttributeError, TypeError: The message contains an object that another process cannot
+            load.
     """
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
 def send_message(connection: Connection, message: object) -> None:
-    """Send a message.
+    """Pickle a message and send it to the other process.
 
     Raises:
         OSError: The other process is gone.
@@ -68,7 +72,7 @@ def send_message(connection: Connection, message: object) -> None:
 
 
 def receive_message(connection: Connection) -> Any:
-    """Receive the next message.
+    """Receive and unpickle the next message.
 
     Raises:
         EOFError, OSError: The other process is gone.
@@ -77,7 +81,7 @@ def receive_message(connection: Connection) -> Any:
 
 
 def on_device(value: Any, device: torch.device) -> Any:
-    """Return a value with its tensors on a device.
+    """Return a copy of a value with all its tensors, detached, on a device.
 
     Tensors in sequences, mappings and dataclasses are included.
     """

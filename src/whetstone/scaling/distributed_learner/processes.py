@@ -1,4 +1,4 @@
-"""Processes of a distributed learner: started here or externally, called together, ended together.
+"""Processes of a distributed learner: started by the run or externally, called together, ended together.
 
 Note:
     A rank that died never responds, and neither does a rank that waits for it. A closed socket is noticed, and ends all
@@ -42,12 +42,15 @@ _BETWEEN_LOOKS = 0.5
 
 
 class LearnerProcesses:
-    """Ranks with a connection to each.
+    """Rank processes of a distributed learner, with a connection to each.
 
     Args:
         count: Number of ranks.
-        address: `host:port` where externally started ranks (torchrun) join, with the key in the environment; None: the
-            ranks are started here.
+        address: `host:port` at which externally started ranks (torchrun) join, with the key in the environment; None:
+            this process starts the ranks.
+
+    Raises:
+        LearnerError: A rank ended, or not all ranks joined in time.
     """
 
     def __init__(self, count: int, *, address: str | None = None) -> None:
@@ -73,9 +76,9 @@ class LearnerProcesses:
         """Call a method on all ranks and return their results, in rank order.
 
         Args:
-            name: A method of `rank.Rank`.
-            each: Arguments of each rank.
-            all_alike: Arguments of all ranks.
+            name: Name of a method of `rank.Rank`.
+            each: Arguments of each rank; None: no individual arguments.
+            common: Arguments of all ranks.
 
         Raises:
             OutOfMemory: Memory of one rank did not suffice. All restarted without their state, which is in the error.
@@ -111,7 +114,7 @@ class LearnerProcesses:
         raise OutOfMemory(f"learner process {short + 1} of {self.count}: out of memory", self._restart_ranks(responses))
 
     def close(self) -> None:
-        """End all ranks."""
+        """Close all connections and kill the ranks that this process started."""
         self.closed = True
         for connection in self._connections:
             connection.close()
@@ -146,7 +149,11 @@ class LearnerProcesses:
             )
 
     def _meet(self) -> None:
-        """Wait until all ranks have joined."""
+        """Wait until all ranks have joined.
+
+        Raises:
+            LearnerError: A rank ended, or not all ranks joined in time.
+        """
         connections: dict[int, Connection] = {}
         deadline = time.monotonic() + _START_SECONDS
         listening: Any = self._listener
@@ -161,7 +168,8 @@ class LearnerProcesses:
                 if time.monotonic() > deadline:
                     self.close()
                     raise LearnerError(
-                        f"{len(connections)} of {self.count} learner processes joined within {_START_SECONDS:g} s"
+                        f"{len(connections)} of {self.count} learner processes joined within {_START_SECONDS:g} s; "
+                        "start the missing ones, and check that they reach the address"
                     ) from None
                 continue
             connections[receive_message(connection)] = connection
@@ -169,7 +177,7 @@ class LearnerProcesses:
         self._connections = [connections[rank] for rank in range(self.count)]
 
     def _answers(self, ranks: Sequence[int]) -> list[RankResponse]:
-        """Receive the responses of some ranks; one that died ends all."""
+        """Receive the responses of some ranks; if a rank died, all ranks are ended."""
         waiting = {self._connections[rank]: rank for rank in ranks}
         responses: dict[int, RankResponse] = {}
         while waiting:
@@ -194,7 +202,7 @@ class LearnerProcesses:
                 raise LearnerError(f"a learner process failed: {last}")
 
     def _restart_ranks(self, answers: Sequence[RankResponse]) -> list[Any]:
-        """Have all ranks restart, and return the state that each has to restore."""
+        """Have all ranks restart, and return the optimizer state that each has to restore."""
         idle = [rank for rank, answer in enumerate(answers) if answer.kind == "done"]
         for rank in idle:
             send_message(self._connections[rank], RankRequest("restart"))
@@ -207,7 +215,7 @@ class LearnerProcesses:
         return states
 
     def _died(self, rank: int) -> None:
-        """End all ranks and raise an error about the one that died.
+        """End all ranks and raise an error that describes the end of one.
 
         Raises:
             LearnerError: Always.
@@ -229,10 +237,11 @@ class LearnerProcesses:
 
 
 class OutOfMemory(torch.OutOfMemoryError):
-    """Memory of one rank did not suffice, which is reported for all.
+    """Error: memory of one rank did not suffice, and all ranks restarted.
 
     Args:
-        states: State that each rank has to restore after the restart.
+        message: Text of the error.
+        states: Optimizer state that each rank has to restore after the restart.
     """
 
     def __init__(self, message: str, states: list[Any]) -> None:
@@ -241,10 +250,10 @@ class OutOfMemory(torch.OutOfMemoryError):
 
 
 def read_rank_key() -> bytes:
-    """Return the secret of a run and the ranks that join it.
+    """Read the shared secret of the run and its ranks from the environment.
 
     Raises:
-        LearnerError: It is missing or invalid.
+        LearnerError: The secret is missing or invalid.
     """
     try:
         key = bytes.fromhex(os.environ.get(KEY, ""))
@@ -259,10 +268,10 @@ def read_rank_key() -> bytes:
 
 
 def threads_per_process(count: int) -> int:
-    """Return the number of threads of each of `count` processes on this machine."""
+    """Return the number of PyTorch threads for each of `count` processes on this machine, at least 1."""
     return max(1, count_cores() // count)
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Process of one rank of a distributed learner: joins the run and executes requests until the run ends.
+"""Rank process of a distributed learner: joins the run and executes requests until the run ends.
 
     torchrun --nproc-per-node 2 -m whetstone.scaling.distributed_learner.rank
 
@@ -49,11 +49,11 @@ _TIMEOUT = timedelta(minutes=30)
 """Maximum time that a rank waits for the others during a pass."""
 _JOIN_SECONDS = 300.0
 _CONNECTION_ERRORS = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
-"""Words of errors that mean that another rank disappeared."""
+"""Words in errors that mean that another rank disappeared."""
 
 
 class Rank:
-    """One rank; every public method is a request."""
+    """One rank of a distributed learner; the run calls each public method by a request."""
 
     def __init__(self) -> None:
         self.passes: ShardPasses | None = None
@@ -66,8 +66,8 @@ class Rank:
         assert self.passes is not None, "the rank was not initialized"
         return self.passes
 
-    def rendezvous(self) -> tuple[str, int]:
-        """Return the address at which all ranks can connect to this one."""
+    def get_rendezvous_address(self) -> tuple[str, int]:
+        """Return (host, free port) at which all ranks can connect to this one."""
         with socket.socket() as free:
             free.bind(("", 0))
             return os.environ.get("MASTER_ADDR", "127.0.0.1"), free.getsockname()[1]
@@ -84,10 +84,17 @@ class Rank:
         frozen: Mapping[str, Frozen],
         own_state: Sequence[dict[str, Any]] | None,
     ) -> None:
-        """Connect to the other ranks, and load a shard of a policy.
+        """Connect to the other ranks, and load this rank's shard of a policy.
 
         Args:
+            meet: Rendezvous address of all ranks.
+            device: Device type, `cpu` or `cuda`.
+            threads: Number of PyTorch threads; None: unchanged.
             together: Number of ranks that compute a pass together.
+            policy: Full policy on the CPU.
+            settings: Settings of the optimizer.
+            frozen: Frozen models by name, `reference` and `teacher`.
+            own_state: This rank's shard of the optimizer state from before a restart; None: a new state.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -124,7 +131,11 @@ class Rank:
         token_budget: int,
         critic_buffers: Mapping[str, Tensor],
     ) -> tuple[MetricAccumulator, Any, float]:
-        """Return (sums over this rank's passes of an update, findings of its part of the loss, seconds)."""
+        """Compute this rank's passes of an update.
+
+        Returns:
+            (sums over the passes, statistics of this rank's part of the loss, seconds).
+        """
         began = time.perf_counter()
         shard = self._initialized_passes
         shard.token_budget = token_budget
@@ -141,48 +152,48 @@ class Rank:
     def read(
         self, *, request: ReadRequest, passes: Sequence[Pass], critic_buffers: Mapping[str, Tensor]
     ) -> dict[str, list[Tensor]]:
-        """See `ShardPasses.read`."""
+        """Compute columns such as log-probs without a gradient; see `ShardPasses.read`."""
         self._initialized_passes.put_critic_buffers(critic_buffers)
         return self._initialized_passes.read(request, passes)
 
     def apply(self, **options: Any) -> Any:
-        """See `ShardPasses.apply`."""
+        """Make an optimizer step; see `ShardPasses.apply`."""
         return self._initialized_passes.apply(**options)
 
     def gradients(self) -> list[Tensor]:
-        """See `ShardPasses.gradients`."""
+        """Return the full gradient; see `ShardPasses.gradients`."""
         return self._initialized_passes.gradients()
 
     def norm(self) -> float:
-        """See `ShardPasses.norm`."""
+        """Return the norm of the gradient over all ranks."""
         return self._initialized_passes.norm()
 
     def drop(self) -> None:
-        """See `ShardPasses.drop`."""
+        """Discard the gradient."""
         self._initialized_passes.drop()
 
     def put_weights(self, *, weights: Sequence[Tensor]) -> None:
-        """See `ShardPasses.put_weights`."""
+        """Replace the trained weights by full tensors."""
         self._initialized_passes.put_weights(weights)
 
     def put_reference(self, *, weights: Sequence[Tensor]) -> None:
-        """See `ShardPasses.put_reference`."""
+        """Replace the weights of the reference model by full tensors."""
         self._initialized_passes.put_reference(weights)
 
     def save(self, *, folder: str) -> Any:
-        """See `ShardPasses.save`."""
+        """Write this rank's shard of the optimizer state to a folder; see `ShardPasses.save`."""
         return self._initialized_passes.save(folder)
 
     def load(self, *, state: Mapping[str, Any]) -> None:
-        """See `ShardPasses.load`."""
+        """Restore an optimizer state that any number of processes saved."""
         self._initialized_passes.load(state)
 
     def restart(self) -> Any:
-        """Return this rank's shard of the optimizer state; the rank restarts afterwards."""
+        """Return this rank's shard of the optimizer state; the process restarts after the response."""
         return self._initialized_passes.own_state()
 
     def execute(self, request: RankRequest) -> RankResponse:
-        """Execute a request and return the response."""
+        """Execute a request of the run; errors become part of the response."""
         try:
             return RankResponse("done", getattr(self, request.name)(**request.arguments))
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -200,7 +211,7 @@ class Rank:
 
 
 def _portable(error: Exception) -> Exception | None:
-    """Return the error if another process can load it, else None."""
+    """Return the error if another process can unpickle it, else None."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # a third-party error can contain anything
@@ -209,7 +220,11 @@ def _portable(error: Exception) -> Exception | None:
 
 
 def serve_requests(connection: Connection) -> bool:
-    """Execute requests until the connection closes. Returns whether to restart."""
+    """Execute requests until the connection closes.
+
+    Returns:
+        True if the process has to restart, False if the run has ended.
+    """
     rank = Rank()
     while True:
         try:
@@ -227,7 +242,7 @@ def serve_requests(connection: Connection) -> bool:
 
 
 def _connect_to_run() -> Connection:
-    """Connect to the run, with retries."""
+    """Connect to the run at the address in the environment, with retries for up to five minutes."""
     host, _, port = os.environ[ADDRESS].rpartition(":")
     deadline = time.monotonic() + _JOIN_SECONDS
     while True:
@@ -240,7 +255,7 @@ def _connect_to_run() -> Connection:
 
 
 def _close_with_exec() -> None:
-    """Have every connection close when this process restarts, so that other ranks notice.
+    """Mark all file descriptors to be closed when this process restarts, so that other ranks notice.
 
     Not all close by themselves. If they were closed earlier, the threads of gloo that wait on them would end the
     process.
@@ -251,8 +266,8 @@ def _close_with_exec() -> None:
                 os.set_inheritable(number, False)
 
 
-def main() -> None:
-    """Join the run at the address in the environment."""
+def run_rank() -> None:
+    """Run a rank process: join the run at the address in the environment and serve its requests."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run receives it, and ends this process
     connection = _connect_to_run()
     send_message(connection, int(os.environ["RANK"]))
@@ -263,4 +278,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_rank()

@@ -25,12 +25,12 @@ _GROUPS, _TENSOR = "groups", "tensor"
 
 
 class RankMesh:
-    """All ranks, in groups of consecutive ranks.
+    """Device mesh of all ranks, in groups of consecutive ranks; see the module's example.
 
     Args:
         device: Device type of the ranks.
         count: Number of all ranks.
-        together: Number of ranks of a group.
+        together: Number of ranks of a group, which compute each layer together.
     """
 
     def __init__(self, device: str, count: int, together: int = 1) -> None:
@@ -42,7 +42,7 @@ class RankMesh:
         self._group: DeviceMesh | None = mesh[_TENSOR] if together > 1 else None
 
     def divide_products(self, network: torch.nn.Module, plan: TensorPlan) -> None:
-        """Shard the products of a model's layers over the ranks of each group, in place."""
+        """Shard the matrix products of a model's layers over the ranks of each group (tensor parallelism), in place."""
         styles: dict[str, ParallelStyle] = {
             name: ColwiseParallel() if cut == "outputs" else RowwiseParallel() for name, cut in plan.cuts.items()
         }
@@ -53,10 +53,11 @@ class RankMesh:
     def settle_gradients(self, parameters: Iterable[Tensor], partial: Collection[Tensor]) -> None:
         """Synchronize the gradients of parameters that all ranks of a group have in full.
 
-        They are computed equally. But if a device adds in any order, the last bits differ between ranks, and the copies
-        of a weight would diverge.
+        Such gradients are computed equally. But if a device adds in any order, the last bits differ between ranks, and
+        the copies of a weight would diverge.
 
         Args:
+            parameters: Trained parameters.
             partial: Parameters of whose gradient each rank has a part; the parts are summed.
         """
         if self._group is None:
@@ -73,16 +74,16 @@ class RankMesh:
             else:
                 dist.broadcast(gradient, group=group, group_src=0)
 
-    def counts(self, tensor: Tensor) -> bool:
-        """Return whether sums count this rank's part of a tensor.
+    def counts_tensor(self, tensor: Tensor) -> bool:
+        """Return whether sums over all ranks include this rank's part of a tensor, so that each part counts once.
 
-        They do if no earlier rank has the same part.
+        They do if no earlier rank of the group has the same part.
         """
         return self._group is None or self._group.get_local_rank() == 0 or self._is_cut(tensor)
 
     @staticmethod
     def _is_cut(tensor: Tensor) -> bool:
-        """Return whether the ranks of a group have different parts of a tensor."""
+        """Return whether the ranks of a group hold different parts of a tensor."""
         if not isinstance(tensor, DTensor):
             return False
         names = tensor.device_mesh.mesh_dim_names or ()

@@ -1,4 +1,5 @@
-"""Forward and backward passes of one rank: its passes of an update, its shard of the gradient and of the step.
+"""Forward and backward passes of one rank: its passes of an update, its shard of the gradient and of the optimizer
+step.
 
 Note:
     Ranks gather weights together, pass by pass. A rank without work in a round computes a dummy pass on another rank's
@@ -55,68 +56,68 @@ from whetstone.scaling.distributed_learner.sharding import (
 from whetstone.trajectory import Segment
 
 _NO_LIMIT = 2**62
-"""Token budget without a limit."""
+"""Token budget that no micro-batch exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One forward pass of one rank."""
+    """Forward pass of one rank over some segments."""
 
     places: tuple[int, ...]
-    """Indices of its segments among those of the request."""
+    """Indices of the pass's segments among those of the request."""
     sloped: bool = False
-    """Whether it has a gradient."""
+    """Whether the pass has a gradient."""
     counts: bool = True
-    """Whether its results count; otherwise it is a dummy pass."""
+    """Whether the results count; False: a dummy pass."""
 
 
 @runtime_checkable
 class ShardedLoss(Protocol):
-    """A loss with data per segment, of which a rank receives a part."""
+    """Loss with data per segment, of which a rank receives the part of its segments."""
 
     def part(self, places: Sequence[int]) -> Any:
-        """Return the loss of these segments."""
+        """Return the loss for the segments with these indices."""
         ...
 
     def collect_statistics(self) -> Any:
-        """Return results of the passes in addition to their losses."""
+        """Return the statistics of a rank's passes in addition to their losses."""
         ...
 
     def add_statistics(self, places: Sequence[int], statistics: Any) -> None:
-        """Add the results of the part of these segments."""
+        """Add the statistics that a rank collected for the segments with these indices."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A frozen model in addition to the policy."""
+    """Frozen model that ranks compute in addition to the policy."""
 
     model: torch.nn.Module
     offload: bool
-    """Whether it is kept on the CPU between its passes."""
+    """Whether the model is kept on the CPU between its passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerStepResult:
-    """Result of an optimizer step."""
+    """Result of an optimizer step on one rank."""
 
     metrics: dict[str, float]
     weights: list[Tensor] | None
-    """Weights after the step, from the first rank; None if they are unchanged."""
+    """Full weights after the step, from the first rank; None if they are unchanged."""
     peak_gib: float
-    """Peak memory of this rank so far."""
+    """Peak memory of the rank so far, in GiB."""
     seconds: float
 
 
 class ShardPasses:
-    """Forward passes of the policy in training, of which this rank holds a shard.
+    """Forward passes of a policy of which this rank holds a shard.
 
     Args:
-        policy: Full policy; this rank keeps its shard of it.
-        settings: Same as for a learner in one process.
-        mesh: The ranks.
+        policy: Full policy; the rank keeps its shard.
+        settings: Settings of the optimizer, the same as for a learner in one process.
+        mesh: Device mesh of all ranks.
         device: Device of this rank.
-        frozen: Frozen models by `reference` and `teacher`.
+        frozen: Frozen models by name, `reference` and `teacher`.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class ShardPasses:
         self.token_budget = settings.micro_batch_tokens
 
     def _sharded(self, model: torch.nn.Module, policy: Policy, *, offload: bool) -> TokenForward:
-        """Return the forward pass of a model whose parameters are divided between the ranks."""
+        """Return the forward pass of a model whose parameters are sharded over the ranks."""
         forward = build_forward(model, policy, self.settings)
         offload = offload and self.device.type != "cpu"
         plan = self._find_plan(model, trained=model is policy.model)
@@ -155,7 +156,7 @@ class ShardPasses:
         return forward
 
     def _find_plan(self, model: torch.nn.Module, *, trained: bool) -> TensorPlan | None:
-        """Return how the ranks of a group compute a model together; None if each computes all of it."""
+        """Return the tensor-parallel plan of a model; None if each rank computes all of it."""
         if self._mesh.together == 1:
             return None
         if trained:
@@ -167,7 +168,7 @@ class ShardPasses:
         return None
 
     def gradient(self, request: GradientRequest, passes: Sequence[Pass]) -> MetricAccumulator:
-        """Compute this rank's passes of an update, forward and backward."""
+        """Compute this rank's passes of an update, forward and backward, and return their metrics."""
         tally, differentiate = MetricAccumulator(), Differentiation(self.forward, self._flops, loss_scale(self.policy))
         for each in passes:
             pass_request = request if each.counts else _dummy_request(request, each)
@@ -182,7 +183,11 @@ class ShardPasses:
 
     @torch.no_grad()
     def read(self, request: ReadRequest, passes: Sequence[Pass]) -> dict[str, list[Tensor]]:
-        """Return [A, …] per segment, by column, on the CPU; empty if another rank reads the segment."""
+        """Compute columns such as log-probs without a gradient.
+
+        Returns:
+            By column, a tensor [A, …] per segment on the CPU; empty if another rank reads the segment.
+        """
         columns: dict[str, list[Tensor]] = {
             column: [torch.empty(0)] * len(request.segments) for column in request.columns
         }
@@ -202,7 +207,14 @@ class ShardPasses:
         return columns
 
     def apply(self, *, critic_only: bool, done: int, share: float, rate_scale: float) -> OptimizerStepResult:
-        """Make an optimizer step from the gradient at hand."""
+        """Make an optimizer step with the accumulated gradient.
+
+        Args:
+            critic_only: Whether only the critic is updated.
+            done: Number of steps made so far.
+            share: Fraction of the stage that has passed, for the schedule.
+            rate_scale: Factor of the learning rate.
+        """
         began = time.perf_counter()
         self.optimizers.critic_only, self.optimizers.done, self.optimizers.share = critic_only, done, share
         self.optimizers.rate_scale = rate_scale
@@ -212,15 +224,15 @@ class ShardPasses:
         return OptimizerStepResult(metrics, weights, peak_memory_gib(self.device), time.perf_counter() - began)
 
     def norm(self) -> float:
-        """Return the norm of the gradient of all ranks."""
+        """Return the norm of the gradient over all ranks."""
         return clip_gradient_norm(self.policy.trained(), math.inf, self._mesh) / loss_scale(self.policy)
 
     def drop(self) -> None:
-        """Drop the gradient."""
+        """Discard the accumulated gradient."""
         drop_gradient(self.policy)
 
     def weights(self) -> list[Tensor]:
-        """Return all trained weights on the CPU; empty except on the first rank.
+        """Gather all trained weights on the CPU; empty except on the first rank.
 
         All ranks call it together.
         """
@@ -228,33 +240,41 @@ class ShardPasses:
         return weights if dist.get_rank() == 0 else []
 
     def gradients(self) -> list[Tensor]:
-        """Return the gradient of all trained weights, as `weights`; 0 if there is none."""
+        """Gather the gradient of all trained weights on the CPU; zeros for weights without a gradient.
+
+        All ranks call it together. The list is empty except on the first rank.
+        """
         of_each = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.policy.trained()]
         gradients = [full_tensor(gradient.detach()).cpu() for gradient in of_each]
         return gradients if dist.get_rank() == 0 else []
 
     def put_weights(self, weights: Sequence[Tensor]) -> None:
-        """Replace the trained weights."""
+        """Replace this rank's shard of the trained weights.
+
+        Args:
+            weights: Full tensors, in the order of `Policy.trained`.
+        """
         for parameter, everything in zip(self.policy.trained(), weights, strict=True):
             assign_shard(parameter, everything)
 
     def put_reference(self, weights: Sequence[Tensor]) -> None:
-        """Replace the weights of the reference."""
+        """Replace this rank's shard of the reference model's weights.
+
+        Args:
+            weights: Full tensors, in the order of the model's parameters.
+        """
         for parameter, everything in zip(self._forwards["reference"].network.parameters(), weights, strict=True):
             assign_shard(parameter, everything)
 
     def put_critic_buffers(self, buffers: Mapping[str, Tensor]) -> None:
-        """Replace the slow copies of the critic's heads by those of the run."""
+        """Replace the target copies of the critic's heads by those of the run."""
         critic = self.policy.critic
         for name, value in buffers.items():
             assert critic is not None
             getattr(critic, name).copy_(value)
 
     def save(self, folder: Any) -> list[dict[str, Any]]:
-        """Write this rank's shard of the optimizer state.
-
-        Returns the values common to all ranks.
-        """
+        """Write this rank's shard of the optimizer state to a folder; return the values common to all ranks."""
         return write_shards(folder, self._each)
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -266,7 +286,7 @@ class ShardPasses:
             optimizer.load_state_dict(_shard_state(optimizer, each))
 
     def own_state(self) -> list[dict[str, Any]]:
-        """Return this rank's shard of the optimizer state; see `put_own_state`."""
+        """Return this rank's shard of the optimizer state on the CPU; see `put_own_state`."""
         states = []
         for optimizer in self._each:
             state = optimizer.state_dict()
@@ -294,14 +314,14 @@ class ShardPasses:
         return self.optimizers.all_optimizers
 
     def _micro_batch(self, segments: Sequence[Segment], places: Sequence[int]) -> MicroBatch:
-        """Return some of the segments as one micro-batch."""
+        """Pack some of the segments into one micro-batch."""
         share = self.settings.prefix_sharing and self.forward.shares
         (micro,) = pack_segments([segments[i] for i in places], token_budget=_NO_LIMIT, device=self.device, share=share)
         return replace(micro, indices=tuple(places[i] for i in micro.indices))
 
 
 def _dummy_request(request: GradientRequest, dummy: Pass) -> GradientRequest:
-    """Return the request of a dummy pass, with a loss whose gradient is 0."""
+    """Return the request of a dummy pass, whose loss has a gradient of 0."""
     loss_of = request.loss_of
     part: TokenLossFunction = loss_of.part(dummy.places) if isinstance(loss_of, ShardedLoss) else loss_of
 
@@ -313,7 +333,7 @@ def _dummy_request(request: GradientRequest, dummy: Pass) -> GradientRequest:
 
 
 def _shard_state(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return this rank's shard of a full state."""
+    """Return this rank's shard of a full optimizer state."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     divided = {
         place: {
@@ -326,7 +346,7 @@ def _shard_state(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, An
 
 
 def _wrap_shard(value: Any, parameter: Tensor) -> Any:
-    """Return a rank's local part of a parameter's state as a sharded tensor."""
+    """Wrap a rank's local part of a parameter's optimizer state as a sharded tensor."""
     if not isinstance(value, Tensor) or not isinstance(parameter, DTensor):
         return value
     if value.shape != parameter.to_local().shape or value.ndim == 0:

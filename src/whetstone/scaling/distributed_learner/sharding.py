@@ -28,10 +28,11 @@ from whetstone.scaling.distributed_learner.rank_mesh import RankMesh
 
 
 def shard_model(module: torch.nn.Module, mesh: DeviceMesh, *, offload: bool = False) -> None:
-    """Shard a module's parameters over the ranks of a mesh, layer by layer, in place.
+    """Shard a module's parameters over the ranks of a mesh with FSDP2, layer by layer, in place.
 
     Args:
         module: Module whose `forward` is a whole pass.
+        mesh: Ranks over which the parameters are sharded.
         offload: Whether parameters, gradients and the optimizer state are on the CPU between passes.
     """
     policy = CPUOffloadPolicy() if offload else OffloadPolicy()
@@ -44,7 +45,7 @@ def shard_model(module: torch.nn.Module, mesh: DeviceMesh, *, offload: bool = Fa
 
 
 def _layers(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Yield the repeated layers of a model, without dividing the lists of experts inside of them."""
+    """Yield the repeated layers of a model; lists of experts inside a layer are not divided."""
     for part in module.children():
         if isinstance(part, torch.nn.ModuleList):
             yield from (each for each in part if any(True for _ in each.parameters()))
@@ -53,7 +54,7 @@ def _layers(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the full tensor of a sharded one; all ranks call it together."""
+    """Gather a sharded tensor; all ranks call it together. A tensor that is not sharded is returned unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -63,9 +64,10 @@ def local_shard(tensor: Tensor) -> Tensor:
 
 
 def shard_like(everything: Tensor, divided: Tensor) -> Tensor:
-    """Return `everything`, sharded as another tensor of its shape.
+    """Return this rank's shard of a full tensor, divided like another tensor of its shape.
 
-    Returns it unchanged if it is sharded already, if the shapes differ, or if the other tensor is not sharded.
+    The tensor is returned unchanged if it is already sharded, if the shapes differ, or if the other tensor is not
+    sharded.
     """
     if isinstance(everything, DTensor) or not isinstance(divided, DTensor) or everything.shape != divided.shape:
         return everything
@@ -77,7 +79,7 @@ def shard_like(everything: Tensor, divided: Tensor) -> Tensor:
 
 @torch.no_grad()
 def assign_shard(parameter: Tensor, everything: Tensor) -> None:
-    """Overwrite this rank's part of a parameter."""
+    """Overwrite this rank's part of a parameter with values of a full tensor."""
     local = everything[_part(parameter)] if isinstance(parameter, DTensor) else everything
     local_shard(parameter).copy_(local)
 
@@ -89,10 +91,11 @@ def _part(tensor: DTensor) -> tuple[slice, ...]:
 
 
 class ShardedUpdateNorm(UpdateNorm):
-    """Relative change of sharded weights, from the same numbers of each tensor as in one process.
+    """Relative change of sharded weights by an update, measured on the same elements as in one process.
 
     Args:
-        mesh: The ranks.
+        parameters: Trained parameters, before the update.
+        mesh: Device mesh of all ranks.
     """
 
     def __init__(self, parameters: Sequence[Tensor], mesh: RankMesh) -> None:
@@ -100,7 +103,7 @@ class ShardedUpdateNorm(UpdateNorm):
         super().__init__(parameters)
 
     def ratio(self) -> float:
-        """Return ‖Δw‖ / ‖w‖ since this object was created; all ranks call it together."""
+        """Compute ‖Δw‖ / ‖w‖ since this object was created; all ranks call it together."""
         squares = torch.zeros(2, dtype=torch.float64)
         for parameter, before in zip(self._parameters, self._before, strict=True):
             squares[0] += (self._some(parameter) - before).square().sum().item()
@@ -110,7 +113,7 @@ class ShardedUpdateNorm(UpdateNorm):
 
     def _some(self, parameter: Tensor) -> Tensor:
         local = local_shard(parameter.detach())
-        if not self._mesh.counts(parameter):
+        if not self._mesh.counts_tensor(parameter):
             return local.flatten()[:0]
         if not isinstance(parameter, DTensor):
             return local.flatten()[:MEASURED_NUMBERS]
@@ -124,17 +127,21 @@ class ShardedUpdateNorm(UpdateNorm):
 
 
 @torch.no_grad()
-def clip_gradient_norm(parameters: Sequence[torch.nn.Parameter], most: float, mesh: RankMesh) -> float:
-    """Clip the gradient of all ranks to the norm `most`, and return its norm.
+def clip_gradient_norm(parameters: Sequence[torch.nn.Parameter], max_norm: float, mesh: RankMesh) -> float:
+    """Clip the gradient over all ranks to the norm `max_norm`, and return the norm before clipping.
 
-    All ranks call it together. PyTorch's function does not accept tensors that are sharded in different ways. A
-    gradient with a norm that is not finite is not applied.
+    All ranks call it together. PyTorch's function does not accept tensors that are sharded in different ways.
+
+    Args:
+        parameters: Trained parameters; those without a gradient are skipped.
+        max_norm: Maximum norm; infinity only measures.
+        mesh: Device mesh of all ranks.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    counted = [torch.linalg.vector_norm(local_shard(each)) for each in gradients if mesh.counts(each)]
+    counted = [torch.linalg.vector_norm(local_shard(each)) for each in gradients if mesh.counts_tensor(each)]
     square = torch.stack(counted).double().square().sum().cpu() if counted else torch.zeros((), dtype=torch.float64)
     dist.all_reduce(square)
     norm = float(square.sqrt())
     for each in gradients:
-        local_shard(each).mul_(min(1.0, most / (norm + 1e-6)))
+        local_shard(each).mul_(min(1.0, max_norm / (norm + 1e-6)))
     return norm
