@@ -1,0 +1,1 @@
+"""Conformance suite for trainers: a small world, checks of silent failures, and an adapter per trainer."""
