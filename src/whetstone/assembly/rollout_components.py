@@ -49,7 +49,7 @@ from whetstone.rollout.strategies import SEARCHES, STRATEGIES
 from whetstone.rollout.task_keys import task_key
 from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
 from whetstone.tasks import CURRICULA, Curriculum, Source
-from whetstone.tools.protocol import stateless
+from whetstone.tools.protocol import is_stateless
 from whetstone.trajectory import Group, OffPolicy
 
 
@@ -283,7 +283,7 @@ def check_method(
         )
         raise resolved.error("rollout.dynamic_sampling", problem)
     for name, rewrite in (method.rewrites or {}).items():
-        if implements_protocol(rewrite, StatelessOnly) and rewrite.stateless_only and not stateless(environment()):
+        if implements_protocol(rewrite, StatelessOnly) and rewrite.stateless_only and not is_stateless(environment()):
             problem = f"{name} undoes calls, which a stateful environment (stateless = False) does not support"
             raise resolved.error("rollout.context_rewrites", problem)
     for name, stop in (method.stops or {}).items():

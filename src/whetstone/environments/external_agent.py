@@ -216,7 +216,7 @@ class ExternalAgent:
         """Cancel the agent and refuse its pending requests with status 409."""
         if self._server is not None:
             self._server.agents.pop(self._id, None)
-            self._server.responses.forget(self._id)
+            self._server.responses.delete_all(self._id)
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -288,7 +288,7 @@ class ExternalAgent:
         async with contextlib.AsyncExitStack() as stack:
             if self._sandbox:
                 base = f"http://127.0.0.1:{sandboxed_process.PORT}/episodes/{self._id}"
-                inside = await sandboxed_process.start(
+                inside = await sandboxed_process.start_program(
                     argv,
                     folder=self._folder,
                     variables={**_client_variables(base), **self._variables},

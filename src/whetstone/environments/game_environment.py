@@ -44,7 +44,7 @@ from whetstone.environments.text_actions import (
 )
 from whetstone.errors import EpisodeError, RecipeError
 from whetstone.plugins import get_component_options, unwrap_partial
-from whetstone.tools.protocol import replayable
+from whetstone.tools.protocol import is_replayable
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import CallRecord, Task
 
@@ -98,7 +98,7 @@ class GameEnvironment:
                 f"{game_name(kind)}: the attribute `whole` was renamed to `multiline`; rename it in your class"
             )
         self._is_multiline = implements_protocol(kind, AcceptsMultiline) and kind.multiline
-        self.replayable = replayable(kind)
+        self.replayable = is_replayable(kind)
         self.keeps = implements_protocol(kind, Snapshots)
         self.specs = (command_tool(game_commands(kind)),) if actions == "call" else ()
         self.raised: list[str] = []

@@ -14,8 +14,8 @@ from whetstone.tools.protocol import (
     GivesVerdict,
     Replayable,
     Stateless,
-    replayable,
-    stateless,
+    is_replayable,
+    is_stateless,
 )
 from whetstone.tools.side_effects import DeclaresEffects
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
@@ -290,7 +290,7 @@ def supports_forking(environment: object) -> bool:
 
     Forking requires a snapshot, a replay of the same actions, or a stateless environment.
     """
-    return stateless(environment) or supports_snapshot(environment) or replayable(environment)
+    return is_stateless(environment) or supports_snapshot(environment) or is_replayable(environment)
 
 
 def find_known_tools(environment: object) -> Sequence[ToolSpec]:

@@ -18,7 +18,7 @@ from whetstone.environments.protocol import Observation, Reply, StepResult, User
 from whetstone.plugins import OptionError
 from whetstone.provenance import Provenance
 from whetstone.tools import Answer, Toolset
-from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, find_provenance, replayable
+from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, find_provenance, is_replayable
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.tools.thread_runner import call_user_function
 from whetstone.tools.toolset import MIN_CLOSE_SECONDS
@@ -120,7 +120,7 @@ class ToolEnvironment:
     @property
     def replayable(self) -> bool:
         """Return whether a replay of the same calls leads to the same state."""
-        return self.toolset.replayable and replayable(self._user_of)
+        return self.toolset.replayable and is_replayable(self._user_of)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Open the tools and return the initial messages.

@@ -44,7 +44,7 @@ from whetstone.rollout.protocol import (
 )
 from whetstone.seeding import derive_seed
 from whetstone.strict_json import to_plain_values
-from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, find_provenance, stateless
+from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, find_provenance, is_stateless
 from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn, list_segment_turns
 from whetstone.user_code import describe_exception
@@ -500,7 +500,7 @@ class _Episode:
 
     async def _led_through(self, played: tuple[Turn, ...]) -> bool:
         """Bring the environment into the state after these turns; return whether that succeeded."""
-        if stateless(self.environment):
+        if is_stateless(self.environment):
             return True
         num_restored = 0
         if self.fork is not None and self.fork.snapshot is not None:

@@ -49,7 +49,7 @@ _user_numbers = itertools.count(secrets.randbelow(_USERS))
 class SandboxedProcess:
     """Agent program that was started in its own namespaces.
 
-    `start` creates it, and it waits until `release`.
+    `start_program` creates it, and it waits until `release`.
     """
 
     process: asyncio.subprocess.Process
@@ -65,7 +65,7 @@ class SandboxedProcess:
         self.host.close()
 
 
-async def start(
+async def start_program(
     argv: Sequence[str],
     *,
     folder: str,

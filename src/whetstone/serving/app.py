@@ -170,11 +170,11 @@ class Server:
         """
         context_length = self.completions.context_length
         is_ids = isinstance(completion.prompt, tuple)
-        if completion.characters > (context_length if is_ids else self.max_characters):
+        if completion.num_characters > (context_length if is_ids else self.max_characters):
             unit = "tokens" if is_ids else f"characters, and no token has more than {self.longest_token}"
             raise RefusedError(
                 f"This model's maximum context length is {context_length} tokens; "
-                f"the messages have {completion.characters} {unit}.",
+                f"the messages have {completion.num_characters} {unit}.",
                 param="messages" if completion.prompt is None else "prompt",
                 code="context_length_exceeded",
             )

@@ -67,7 +67,7 @@ class CompletionService:
         Raises:
             RefusedError: The request is invalid; the message gives the reason.
         """
-        place = await run_by_size(request.characters, lambda: self._find_resume_point(request, episode))
+        place = await run_by_size(request.num_characters, lambda: self._find_resume_point(request, episode))
         if on_prompt_tokens is not None:
             on_prompt_tokens(len(place.context.ids))
         seed = request.seed if request.seed is not None else self._own_seed(episode)

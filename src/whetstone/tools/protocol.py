@@ -223,7 +223,7 @@ LIFETIME = protocol_members(OffersTools, HasOpen, HasClose, GivesVerdict, HasCos
 """Names of public methods of a tool class that are not tools."""
 
 
-def replayable(part: object) -> bool:
+def is_replayable(part: object) -> bool:
     """Return whether the same calls or actions lead a component to the same state.
 
     The result is True without a declaration.
@@ -231,7 +231,7 @@ def replayable(part: object) -> bool:
     return not implements_protocol(part, Replayable) or part.replayable
 
 
-def stateless(part: object) -> bool:
+def is_stateless(part: object) -> bool:
     """Return whether a response of a component depends only on its call or action.
 
     The result is False without a declaration.

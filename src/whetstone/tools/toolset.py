@@ -61,8 +61,8 @@ from whetstone.tools.protocol import (
     Priced,
     Result,
     SharedOptions,
-    replayable,
-    stateless,
+    is_replayable,
+    is_stateless,
 )
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.tools.schema import Tool, tool_from_function
@@ -233,12 +233,12 @@ class Toolset:
     @property
     def stateless(self) -> bool:
         """Whether the response to a call depends only on the call, for all tools."""
-        return all(stateless(holder) for holder in self.holders)
+        return all(is_stateless(holder) for holder in self.holders)
 
     @property
     def replayable(self) -> bool:
         """Whether the same calls lead to the same state, for all tools."""
-        return all(replayable(holder) for holder in self.holders)
+        return all(is_replayable(holder) for holder in self.holders)
 
     @property
     def declared(self) -> dict[str, str]:

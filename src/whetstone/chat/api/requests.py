@@ -72,7 +72,7 @@ class CompletionRequest:
     """Text or token ids that the model continues without a chat template; None: `messages` are used."""
 
     @property
-    def characters(self) -> int:
+    def num_characters(self) -> int:
         """Number of characters in messages, calls, tools and prompt, to estimate the work.
 
         A token id counts as one.

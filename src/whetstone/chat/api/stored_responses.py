@@ -101,7 +101,7 @@ class StoredResponses:
         self._get(owner, id, "response_id")
         self._bytes -= self._kept.pop(id).size
 
-    def forget(self, owner: str) -> None:
+    def delete_all(self, owner: str) -> None:
         """Remove all stored responses of an owner."""
         for id in [id for id, stored in self._kept.items() if stored.owner == owner]:
             self.delete(owner, id)

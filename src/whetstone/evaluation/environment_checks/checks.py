@@ -31,7 +31,7 @@ from whetstone.evaluation.environment_checks.random_policy import RandomPolicy
 from whetstone.evaluation.environment_checks.trivial_policies import TrivialPolicyCheck
 from whetstone.rewards import Reward
 from whetstone.tasks import Expert, Source
-from whetstone.tools.protocol import GivesVerdict, replayable, stateless
+from whetstone.tools.protocol import GivesVerdict, is_replayable, is_stateless
 from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Task, Trajectory
 from whetstone.user_code import describe_exception
@@ -296,9 +296,9 @@ class _Checks:
         environment = self.contract.make()
         if not supports_snapshot(environment):
             await environment.close()
-            if stateless(environment):
+            if is_stateless(environment):
                 return Check("", CheckStatus.PASS, "answers depend only on the action (stateless)")
-            led_back = replayable(environment)
+            led_back = is_replayable(environment)
             message = "no snapshots; restored by the same actions" if led_back else "neither snapshots nor replay"
             return Check("", CheckStatus.PASS if led_back else CheckStatus.WARN, message)
         try:

@@ -18,7 +18,7 @@ def run_program() -> None:
     """Open the listening socket, drop all privileges, and execute the requested program.
 
     The socket is passed to the host, and the program starts when the host confirms that it accepts connections.
-    `sandboxed_process.start` runs this function inside bubblewrap.
+    `sandboxed_process.start_program` runs this function inside bubblewrap.
     """
     host = socket.socket(fileno=int(sys.argv[1]))
     request = wire.receive_packet(host)[0]

@@ -41,7 +41,7 @@ def run_supervisor(host: socket.socket, folders: Sequence[str], processes: Proce
     """
     with contextlib.suppress(OSError):  # the host may close the connection at any time
         _handle_requests(host, folders, processes)
-    processes.end()
+    processes.kill_all()
 
 
 def _handle_requests(host: socket.socket, folders: Sequence[str], processes: ProcessGroup) -> None:
@@ -78,7 +78,7 @@ def _handle_requests(host: socket.socket, folders: Sequence[str], processes: Pro
             worker = worker if survived else None
             wire.send_packet(host, {"swept": swept, "survived": survived})
         elif message["do"] == "end":
-            processes.end()
+            processes.kill_all()
             worker = None
             clean = not message["empty"] or (_reset_folders(folders) and _read_condition(folders) == at_first)
             wire.send_packet(host, {"ended": message["number"], "clean": clean})
@@ -159,10 +159,10 @@ class ProcessGroup:
             killed |= set(others)
             time.sleep(_PAUSE_SECONDS)
             _reap_others(len(others))
-        self.end()
+        self.kill_all()
         return len(killed), False
 
-    def end(self) -> None:
+    def kill_all(self) -> None:
         """Kill all processes of the jail and wait until they have ended."""
         while True:
             with contextlib.suppress(ProcessLookupError, PermissionError):
