@@ -32,5 +32,5 @@ class Cluster(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop all replicas, workers and judges of the run, and the cluster if the run started it."""
+        """Stop all replicas, workers and judges of the run."""
         ...

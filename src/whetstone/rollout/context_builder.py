@@ -152,7 +152,7 @@ class ContextBuilder:
     def _answered(
         self, turn: Turn, messages: tuple[Message, ...], place: _Place, state: EpisodeState
     ) -> tuple[Message, ...]:
-        """Append the messages that follow a turn to the context of this place, and return them transformed."""
+        """Append the messages that follow a turn to the contexts at `place`, and return the transformed messages."""
         ids = turn.action.ids
         transformed = messages
         for view in self.views:

@@ -50,7 +50,7 @@ class RunningEpisode:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def turn(self, number: int) -> Turn | None:
-        """See `Running.turn`."""
+        """Wait for the turn with this index and its observation; see `Running.turn`."""
         assert self.task is not None
         while len(self.turns) <= number and not self.task.done():
             self._changed.clear()
@@ -65,7 +65,7 @@ class RunningEpisode:
         return turns[number] if len(turns) > number else None
 
     async def trajectory(self) -> Trajectory:
-        """See `Running.trajectory`."""
+        """Wait for the trajectory of the whole episode, with its score; see `Running.trajectory`."""
         assert self.task is not None
         return await asyncio.shield(self.task)
 
@@ -186,13 +186,13 @@ class GroupSampler:
         return self.episode_key
 
     def samples(self, usual: int) -> int:
-        """See `Roller.samples`."""
+        """Return the number of trajectories of the group; see `Roller.samples`."""
         size = usual if self._group_size is None else self._group_size
         self.episode_key = replace(self.episode_key, group_size=size)
         return size
 
     def tokenize(self, text: str) -> tuple[int, ...]:
-        """See `Roller.tokenize`."""
+        """Tokenize a text with the policy's tokenizer; see `Roller.tokenize`."""
         return self._encode(text)
 
     def written(self, text: str) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ class GroupSampler:
         return self.tokenize(text)
 
     def random(self, index: int) -> Random:
-        """See `Roller.random`."""
+        """Return a random generator for decisions about the sample with this index; see `Roller.random`."""
         return derive_random(self.plan.seed, self.plan.task.id, "strategy", index)
 
     async def sample(
@@ -215,7 +215,7 @@ class GroupSampler:
         seat: str = "",
         table: int | None = 0,
     ) -> Trajectory:
-        """See `Roller.sample`."""
+        """Sample one whole episode and score it; see `Roller.sample`."""
         begun = self._begin(index, greedy=greedy, view=view, max_turns=max_turns, seat=seat, table=table)
         return await begun.trajectory()
 
@@ -229,14 +229,14 @@ class GroupSampler:
         splice: Splice | None = None,
         max_turns: int | None = None,
     ) -> Trajectory:
-        """See `Roller.fork`."""
+        """Sample an episode that shares its first turns with another one, and score it; see `Roller.fork`."""
         begun = self._begin(
             index, parent=self._running[parent.id], shared=parent.turns[:turns], splice=splice, max_turns=max_turns
         )
         return await begun.trajectory()
 
     def begin(self, task: Task, *, index: int, parent: Running | None = None, turns: int = 0) -> RunningEpisode:
-        """See `Roller.begin`."""
+        """Start an episode or a fork whose turns can be read while it runs; see `Roller.begin`."""
         if parent is None:
             return self._begin(index)
         assert isinstance(parent, RunningEpisode)
@@ -295,7 +295,7 @@ class GroupSampler:
         await asyncio.gather(*begun, return_exceptions=True)
 
     async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
-        """See `Demonstrator.demonstration`."""
+        """Play the expert's episode of the group's task; see `Demonstrator.demonstration`."""
         return await self._demonstrate(), self._environment_seed(0)
 
     def _seat(self, role: str, index: int, table: int | None) -> SeatRequest:

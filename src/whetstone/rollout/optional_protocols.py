@@ -59,9 +59,7 @@ class KeyedBy(Protocol):
 
 @runtime_checkable
 class AtEvaluation(Protocol):
-    """Transform, stop, rewrite or wrapper that declares whether it is part of the agent; without it, only training uses
-    it.
-    """
+    """Component that declares whether evaluations use it; others are used only in training."""
 
     at_evaluation: bool
     """Whether the component is also used when the policy is evaluated."""

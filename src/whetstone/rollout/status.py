@@ -109,7 +109,7 @@ class Watch:
         del self.started[episode]
 
     def status(self, busy_seconds: float | None = None) -> RolloutStatus:
-        """Compute the current status.
+        """Compute the current `RolloutStatus` of the collector.
 
         Args:
             busy_seconds: Total seconds that the engine has computed; None if the engine does not report them.

@@ -63,4 +63,4 @@ class NoGauges:
     """Gauges that discard all values, for clusters without monitoring."""
 
     def show(self, name: str, value: float, who: str = "") -> None:
-        """Discard the value."""
+        """Discard the value of a gauge."""

@@ -65,7 +65,7 @@ class Balance:
 
     @property
     def gpus(self) -> int:
-        """Total number of GPUs."""
+        """Total number of GPUs of learner and samplers."""
         return self.learners if self.colocated else self.learners + self.replicas * self.tensor_parallel
 
     @property
@@ -119,7 +119,7 @@ class PlacementPlan:
     episodes_per_hour: float
     tokens_per_second: float
     summary: SimulationSummary
-    """Result of its simulation."""
+    """Result of the simulation of the fastest split."""
     simulated_share: float
     """Fraction of the cluster that is simulated, from 0 to 1; 1: all of it."""
     needed: Mapping[str, Any]

@@ -41,7 +41,7 @@ class LearnerMemory:
 
     @property
     def total(self) -> float:
-        """Total memory in GiB."""
+        """Total memory of one GPU in GiB."""
         return sum(self.parts.values())
 
 

@@ -150,7 +150,7 @@ class ReplicaActor:
         self.replica.forget(episode)
 
     async def close(self) -> None:
-        """Close the replica's engine."""
+        """Close the replica's engine, and an inference server that it started."""
         await self.replica.close()
 
 
@@ -181,7 +181,7 @@ class RayReplica:
 
     @property
     def actor(self) -> Any:
-        """Actor handle to call.
+        """Ray actor to call, looked up by its name if it was placed later.
 
         Raises:
             ActorUnavailable: The actor is not placed yet.
@@ -189,7 +189,7 @@ class RayReplica:
         return _actor_named(self.placed) if isinstance(self.placed, str) else self.placed
 
     async def generate(self, request: GenerateRequest) -> GenerationResult:
-        """Call `generate` of the actor. Cancelling the call abandons the generation."""
+        """Sample one generation in the replica's process. Cancelling the call abandons the generation."""
         reference = self.actor.generate.remote(request)
         try:
             return await _answer(reference)
@@ -199,23 +199,23 @@ class RayReplica:
             raise
 
     async def score(self, tokens: TokenSequence, *, start: int) -> Scores:
-        """Call `score` of the actor."""
+        """Compute the log-probs of given tokens in the replica's process."""
         return await _answer(self.actor.score.remote(tokens, start))
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
-        """Call `tokenize` of the actor."""
+        """Tokenize a text in the replica's process; None if its engine does not accept text."""
         return await _answer(self.actor.tokenize.remote(text))
 
     async def load(self, update: WeightUpdate, *, in_flight: InFlight) -> float:
-        """Call `load` of the actor."""
+        """Have the replica load a weight update; return the seconds until all weights were received."""
         return await _answer(self.actor.load.remote(update, in_flight))
 
     async def sleep(self) -> None:
-        """Call `sleep` of the actor."""
+        """Have the replica release its engine's memory until the next weights."""
         await _answer(self.actor.sleep.remote())
 
     async def status(self) -> ReplicaStatus:
-        """Call `status` of the actor."""
+        """Request the replica's current status."""
         return await _answer(self.actor.status.remote())
 
     def abort(self, episode: str) -> None:
@@ -327,7 +327,7 @@ class RayWorker:
                 ray.cancel(stream)
 
     async def status(self) -> WorkerStatus:
-        """Call `status` of the actor."""
+        """Request the worker's current status."""
         return await _answer(self.actor.status.remote())
 
 
@@ -383,13 +383,13 @@ class RayJudge:
     name: str
 
     async def judge(self, trajectory: Trajectory, task: Task, memory: bytes | None) -> Score:
-        """Call `judge` of the actor."""
+        """Score one trajectory in the reward worker's process."""
         return await _answer(self.actor.judge.remote(trajectory, task, memory))
 
     async def compare(self, trajectories: Sequence[Trajectory], task: Task, memory: bytes | None) -> Sequence[Score]:
-        """Call `compare` of the actor."""
+        """Score the trajectories of a group in the reward worker's process."""
         return await _answer(self.actor.compare.remote(list(trajectories), task, memory))
 
     async def status(self) -> Mapping[str, float]:
-        """Call `status` of the actor."""
+        """Request the usage of the reward worker's judges."""
         return await _answer(self.actor.status.remote())

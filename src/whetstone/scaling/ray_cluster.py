@@ -182,7 +182,7 @@ async def start_ray_cluster(assembly: RunComponents, *, version: int, notify: No
 
 
 def _end(placed: Sequence[_Placed]) -> None:
-    """Kill placed actors."""
+    """Kill the placed actors of a run."""
     for each in placed:
         ray.kill(each.actor)
 
@@ -320,7 +320,7 @@ class _RecordingActorClass:
     placed: list[_Placed]
 
     def remote(self, *arguments: Any) -> Any:
-        """Place an actor and record it."""
+        """Place an actor with these constructor arguments and record it."""
         actor = self.kind.remote(*arguments)
         self.placed.append(_Placed(actor, arguments))
         return actor

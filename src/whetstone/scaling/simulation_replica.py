@@ -61,7 +61,7 @@ class SimulatedReplica:
     busy: float = 0.0
     """Seconds in which the replica worked."""
     batched: float = 0.0
-    """Sum of the batch size over those seconds."""
+    """Sum of the batch size over the busy seconds."""
     scheduled: int = 0
     """Counter that is incremented whenever the replica's scheduled event becomes void."""
     num_assigned: int = 0

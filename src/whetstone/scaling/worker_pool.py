@@ -27,11 +27,11 @@ class _WorkerHandle:
     places: int
     up: bool = True
     joined: bool = True
-    """Whether it was ever up."""
+    """Whether the worker was ever up."""
     used: int = 0
-    """Slots of the groups that it plays, except those of finished episodes."""
+    """Number of slots reserved for groups, except those of finished episodes."""
     life: int = 0
-    """Incremented each time it dies."""
+    """Number of times that the worker has died, by which outdated reservations are recognized."""
     status: WorkerStatus | None = None
     died: int = 0
 

@@ -133,7 +133,7 @@ class Checklist:
         return bool(answer["met"] and answer["focus_present"] and not answer["failure_example_applies"])
 
     async def close(self) -> None:
-        """Close the judge."""
+        """Close the judge and its connections."""
         await self.judge.close()
 
 

@@ -90,7 +90,7 @@ class Evidence:
         return Score(value, parts, success=complete)
 
     async def close(self) -> None:
-        """Close the judge."""
+        """Close the judge and its connections."""
         await self.judge.close()
 
 

@@ -90,7 +90,7 @@ class Preferred:
         return replace(other, value=value, parts={**other.parts, **parts}, judgements=all_judgments)
 
     async def close(self) -> None:
-        """Close the judge."""
+        """Close the judge and its connections."""
         await self.judge.close()
 
 

@@ -63,7 +63,7 @@ class Rules:
         return Score(value, {**other.parts, "rules": fraction}, other.turns, other.success, other.signals)
 
     async def close(self) -> None:
-        """Close the judge."""
+        """Close the judge and its connections."""
         await self.judge.close()
 
 

@@ -52,7 +52,7 @@ class BySuccess:
         """Key → turns of each success, 0 for a failure."""
 
     def __call__(self, episode_key: EpisodeKey, /) -> GroupBudget:
-        """See `Allocation`."""
+        """Return the budget of a group that starts now; see `Allocation.__call__`."""
         known = self._known.get(task_key(episode_key.task, self.by), ())
         if not known:
             return GroupBudget()
@@ -65,7 +65,7 @@ class BySuccess:
         return GroupBudget(size, min(turns, self.max_turns))
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """See `Stateful`."""
+        """Store the number of turns of each success, and each failure, by the key of the task."""
         for group in outcome.groups:
             key = task_key(group.task, self.by)
             known = self._known.setdefault(key, deque(maxlen=self.window))
@@ -75,9 +75,9 @@ class BySuccess:
             self._known.popitem(last=False)
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`."""
+        """Return the stored results for a checkpoint."""
         return {"known": [[key, list(turns)] for key, turns in self._known.items()]}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`."""
+        """Restore the stored results of a checkpoint."""
         self._known = OrderedDict((key, deque(turns, maxlen=self.window)) for key, turns in state["known"])

@@ -40,5 +40,5 @@ class HorizonStages:
             raise OptionError("updates_per_stage", f"must be at least 1 update, got {self.updates_per_stage}")
 
     def __call__(self, episode_key: EpisodeKey, /) -> GroupBudget:
-        """See `Allocation`."""
+        """Return the budget of a group that starts now; see `Allocation.__call__`."""
         return GroupBudget(max_turns=self.turns[min(episode_key.step // self.updates_per_stage, len(self.turns) - 1)])

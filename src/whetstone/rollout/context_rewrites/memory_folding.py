@@ -98,7 +98,7 @@ class Fold:
         self.writer: Callable[[EpisodeState], Any] = find_part("writer", writer, _WRITERS)
 
     async def __call__(self, state: EpisodeState, /) -> HistoryChange | None:
-        """See `Rewrite`."""
+        """Return a change of the episode's history, or None; see `Rewrite.__call__`."""
         *before, last = state.turns
         if last.aside:
             asked_again = bool(before) and before[-1].aside

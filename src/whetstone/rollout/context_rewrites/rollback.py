@@ -53,7 +53,7 @@ class Rollback:
         return True
 
     async def __call__(self, state: EpisodeState, /) -> HistoryChange | None:
-        """See `Rewrite`."""
+        """Return a change of the episode's history, or None; see `Rewrite.__call__`."""
         last = state.turns[-1]
         episode_key = state.episode_key
         if _failed(last) or not last.calls:

@@ -49,7 +49,7 @@ class Summary:
         return True
 
     async def __call__(self, state: EpisodeState, /) -> HistoryChange | None:
-        """See `Rewrite`."""
+        """Return a change of the episode's history, or None; see `Rewrite.__call__`."""
         last = state.turns[-1]
         if last.aside:
             return RestartContext((*state.opening, user(f"{self.heading} {last.message.text}")))

@@ -41,7 +41,7 @@ class NonzeroVariance:
             )
 
     def __call__(self, group: Group, /) -> bool:
-        """See `DynamicSampling`."""
+        """Return whether an update accepts the group; see `DynamicSampling.__call__`."""
         if len(group.rewards) < 2:
             return len(group.rewards) == len(group.trajectories) == 1
         success = [float(t.solved) for t in group.counted]

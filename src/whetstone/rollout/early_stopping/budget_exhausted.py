@@ -24,5 +24,5 @@ class BudgetExhausted:
         return True
 
     def __call__(self, state: EpisodeState, siblings: Siblings, /) -> bool:
-        """See `Stop`."""
+        """Return whether to end the episode after its last turn; see `Stop.__call__`."""
         return used_calls(state) > group_budget(state.episode_key, self.budgets)

@@ -50,7 +50,7 @@ class StragglerStop:
         return True
 
     def __call__(self, state: EpisodeState, siblings: Siblings, /) -> bool:
-        """See `Stop`."""
+        """Return whether to end the episode after its last turn; see `Stop.__call__`."""
         turns, ended = len(state.turns), siblings.ended
         expert = state.episode_key.task.private.get("expert_turns")
         solved = [length for length, success in ended if success]

@@ -19,6 +19,6 @@ class VoidTurn:
     """
 
     def __call__(self, state: EpisodeState, siblings: Siblings, /) -> bool:
-        """See `Stop`."""
+        """Return whether to end the episode after its last turn; see `Stop.__call__`."""
         last = state.turns[-1]
         return not last.message.tool_calls and not last.aside

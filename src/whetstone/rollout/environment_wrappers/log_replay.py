@@ -45,7 +45,7 @@ class LogReplay:
         self.expert, self.patches = source, patches
 
     def __call__(self, environment: Environment, judge: RewardCallback, /) -> Environment:
-        """See `EnvironmentWrapper`."""
+        """Wrap the environment of an episode; see `EnvironmentWrapper.__call__`."""
         return _Following(environment, judge, self.expert, self.patches)
 
 

@@ -32,7 +32,7 @@ class SecondAttempt:
         return True
 
     def __call__(self, environment: Environment, judge: RewardCallback, /) -> Environment:
-        """See `EnvironmentWrapper`."""
+        """Wrap the environment of an episode; see `EnvironmentWrapper.__call__`."""
         return _Twice(environment, judge, self.sentence)
 
 

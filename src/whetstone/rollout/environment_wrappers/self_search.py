@@ -47,7 +47,7 @@ class SelfSearch:
         return False
 
     def __call__(self, environment: Environment, judge: RewardCallback, /) -> Environment:
-        """See `EnvironmentWrapper`.
+        """Wrap the environment of an episode; see `EnvironmentWrapper.__call__`.
 
         Raises:
             RecipeError: If there is no such tool.

@@ -40,7 +40,7 @@ class TryAgain:
         return True
 
     def __call__(self, environment: Environment, judge: RewardCallback, /) -> Environment:
-        """See `EnvironmentWrapper`."""
+        """Wrap the environment of an episode; see `EnvironmentWrapper.__call__`."""
         return _Asking(environment, judge, self)
 
 

@@ -143,7 +143,7 @@ class SelfImitation:
         self.passes = state["passes"]
 
     def forget_versions(self) -> None:
-        """See `StoresTrajectories`."""
+        """Mark the stored trajectories as older than every version of this run."""
         self.buffer.forget_versions()
 
     def metrics(self) -> dict[str, float]:

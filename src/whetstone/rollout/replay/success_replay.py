@@ -64,7 +64,7 @@ class SuccessReplay:
         self.steps = 0
 
     def __call__(self, group: Group, draw: Random, /) -> Group:
-        """See `TrajectoryReplay`."""
+        """Return the group, with a stored success if its rewards are low; see `TrajectoryReplay.__call__`."""
         rewards = group.rewards
         if not rewards or fmean(rewards) >= self.below or (len(rewards) > 1 and stdev(rewards) >= self.spread):
             return group
@@ -101,7 +101,7 @@ class SuccessReplay:
         self.buffer.load_state(state["stored"])
 
     def forget_versions(self) -> None:
-        """See `StoresTrajectories`."""
+        """Mark the stored trajectories as older than every version of this run."""
         self.buffer.forget_versions()
 
     def metrics(self) -> dict[str, float]:

@@ -52,7 +52,7 @@ class ExpertPrefix:
             raise TaskError("needs an expert, and the task source has none; choose a source with an expert")
 
     async def __call__(self, episode_key: EpisodeKey, demonstrator: Demonstrator, /) -> StartPrefix | None:
-        """See `Start`."""
+        """Return the turns that precede the episodes of a group, or None; see `Start.__call__`."""
         share = start_fraction(episode_key.step, self.anneal_updates)
         if episode_key.random("start").random() >= share:
             return None

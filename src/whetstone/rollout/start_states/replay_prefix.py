@@ -41,7 +41,7 @@ class ReplayPrefix:
         self.buffer = Buffer(max_per_key=max_per_task, capacity=capacity)
 
     async def __call__(self, episode_key: EpisodeKey, demonstrator: Demonstrator, /) -> StartPrefix | None:
-        """See `Start`."""
+        """Return the turns that precede the episodes of a group, or None; see `Start.__call__`."""
         share = start_fraction(episode_key.step, self.anneal_updates)
         draw = episode_key.random("start")
         stored = self.buffer.get_trajectories(episode_key.task.id)
@@ -70,5 +70,5 @@ class ReplayPrefix:
         self.buffer.load_state(state["stored"])
 
     def forget_versions(self) -> None:
-        """See `StoresTrajectories`."""
+        """Mark the stored trajectories as older than every version of this run."""
         self.buffer.forget_versions()

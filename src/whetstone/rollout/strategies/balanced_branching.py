@@ -80,7 +80,7 @@ class BalancedBranching:
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         size = roller.samples(self.group_size)
         scale = math.log(self.vocabulary) if self.vocabulary > 1 else 1.0
         entropy = partial(turn_entropy, tokens=self.tokens, statistic=self.statistic, scale=scale)

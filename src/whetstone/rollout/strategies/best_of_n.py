@@ -39,7 +39,7 @@ class BestOf:
         object.__setattr__(self, "_reward", make_reward(self.verifier, REWARDS))
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         tried = await asyncio.gather(*(roller.sample(task, index=i) for i in range(self.n)))
         values = await verifier_scores(self._reward, tried, task)
         best = max(range(len(tried)), key=lambda k: (values[k] is not None, values[k] or 0.0, -k))
@@ -58,7 +58,7 @@ class MajorityVote:
     at_evaluation = True
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         tried = await asyncio.gather(*(roller.sample(task, index=i) for i in range(self.n)))
         return Group(task, mark_selected(tried, majority_vote(tried)))
 

@@ -77,7 +77,7 @@ class DoubtInjection:
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         size = roller.samples(self.group_size)
         paths = await asyncio.gather(*(self._pair(task, roller, i, size) for i in range(size)))
         roots = [path for path, _ in paths]

@@ -75,7 +75,7 @@ class EntropyBranching:
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         size = roller.samples(self.group_size)
         roots = min(size, self.roots or (size + 1) // 2)
         scale = math.log(self.vocabulary) if self.vocabulary > 1 else 1.0

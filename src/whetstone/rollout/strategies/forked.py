@@ -29,7 +29,7 @@ class RandomBranching:
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         size = roller.samples(self.group_size)
         count = (size + 1) // 2
         roots = await asyncio.gather(*(roller.sample(task, index=i) for i in range(count)))

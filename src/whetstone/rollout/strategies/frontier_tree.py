@@ -43,7 +43,7 @@ class FrontierTree:
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         size = roller.samples(self.group_size)
         taken = size
         paths = await asyncio.gather(*(roller.sample(task, index=i, max_turns=1) for i in range(size)))

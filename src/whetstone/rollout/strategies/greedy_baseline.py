@@ -22,7 +22,7 @@ class GreedyBaseline:
         return frozenset({"greedy_rewards"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         last = roller.samples(self.group_size) - 1
         samples = (roller.sample(task, index=i, greedy=i == last) for i in range(last + 1))
         return Group(task, tuple(await asyncio.gather(*samples)))

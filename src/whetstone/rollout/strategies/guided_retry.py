@@ -109,7 +109,7 @@ class GuidedRetry:
             self._hint(source.task(first), [])
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         size = roller.samples(self.group_size)
         plain = tuple(await asyncio.gather(*(roller.sample(task, index=i) for i in range(size))))
         valid = [trajectory for trajectory in plain if trajectory.ended.valid]

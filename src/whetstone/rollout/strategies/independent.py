@@ -26,7 +26,7 @@ class Independent:
         return (self.seat,) if self.seat else ()
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         count = roller.samples(self.group_size)
         seat: dict[str, Any] = {"seat": self.seat, "table": None} if self.seat else {}
         return Group(task, tuple(await asyncio.gather(*(roller.sample(task, index=i, **seat) for i in range(count)))))

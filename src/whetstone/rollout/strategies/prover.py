@@ -47,7 +47,7 @@ class Prover:
         return frozenset({"forks", "process_rewards"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         size = roller.samples(self.group_size)
         paths = await asyncio.gather(*(roller.sample(task, index=i) for i in range(size)))
         valid = [path for path in paths if path.score is not None]

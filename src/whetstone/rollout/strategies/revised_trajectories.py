@@ -46,7 +46,7 @@ class RevisedTrajectories:
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         played = (await RandomBranching(group_size=self.group_size)(task, roller)).trajectories
         good = [each for each in played if each.solved]
         revisions = (

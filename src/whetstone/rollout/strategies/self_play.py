@@ -63,7 +63,7 @@ class SelfPlay:
         return frozenset({"roles"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         games = roller.samples(self.group_size)
         seats = [(game, role) for game in range(games) for role in self.roles]
         played = await asyncio.gather(

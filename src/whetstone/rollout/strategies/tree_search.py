@@ -71,7 +71,7 @@ class TreeSearch:
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """See `Strategy`."""
+        """Sample the trajectories of one group; see `Strategy.__call__`."""
         first = await asyncio.gather(*(roller.sample(task, index=i, max_turns=1) for i in range(self.width)))
         root = _Node(Trajectory("root", task.id, (), (), EndReason.MAX_TURNS), 0.0, expanded=True)
         await self._grown(root, list(first), task)

@@ -27,7 +27,7 @@ class Balanced:
             raise OptionError("keep", f"must be at least 2, got {self.keep}")
 
     def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
-        """See `TrajectoryFilter`."""
+        """Mark the trajectories of a step that are not trained; see `TrajectoryFilter.__call__`."""
         return [self._of(group, draw) for group in groups]
 
     def _of(self, group: Group, draw: Random) -> Group:

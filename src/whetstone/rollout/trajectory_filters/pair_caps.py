@@ -20,7 +20,7 @@ class PairCaps:
     """Maximum number of successes, and of failures, per group."""
 
     def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
-        """See `TrajectoryFilter`."""
+        """Mark the trajectories of a step that are not trained; see `TrajectoryFilter.__call__`."""
         return [self._of(group) for group in groups]
 
     def _of(self, group: Group) -> Group:

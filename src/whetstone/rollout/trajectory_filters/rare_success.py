@@ -62,7 +62,7 @@ class RareSuccesses:
         self._known: OrderedDict[str, deque[float]] = OrderedDict()
 
     def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
-        """See `TrajectoryFilter`."""
+        """Mark the trajectories of a step that are not trained; see `TrajectoryFilter.__call__`."""
         counted = [(group, t) for group in groups for t in group.counted]
         values = []
         for group, _ in counted:

@@ -83,7 +83,7 @@ class ResampleOnCorrect:
             raise OptionError("keep", f"must be at most rollout.group_size ({self.group_size}), got {self.keep}")
 
     def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
-        """See `TrajectoryFilter`."""
+        """Mark the trajectories of a step that are not trained; see `TrajectoryFilter.__call__`."""
         return [self._of(group) for group in groups]
 
     def _of(self, group: Group) -> Group:

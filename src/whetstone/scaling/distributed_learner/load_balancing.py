@@ -34,7 +34,7 @@ class Partition:
 
 @dataclass(slots=True)
 class _Slot:
-    """One pass of one rank."""
+    """Pass of one rank to which pieces are assigned."""
 
     pieces: list[int]
     tokens: int = 0

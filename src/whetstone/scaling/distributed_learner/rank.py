@@ -169,7 +169,7 @@ class Rank:
         return self._initialized_passes.norm()
 
     def drop(self) -> None:
-        """Discard the gradient."""
+        """Discard the accumulated gradient of this rank."""
         self._initialized_passes.drop()
 
     def put_weights(self, *, weights: Sequence[Tensor]) -> None:
