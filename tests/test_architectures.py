@@ -13,7 +13,7 @@ from support.models import GROUPED, random_model
 from whetstone.errors import PolicyError
 from whetstone.inference import GenerateRequest, LocalEngine, Sampling
 from whetstone.inference.hf_cache import DecodeMode, HFCacheForward
-from whetstone.inference.select_forward import choose_forward
+from whetstone.inference.local_engine import choose_forward
 from whetstone.learning.token_outputs import TokenForward
 from whetstone.policies import masks_are_known, run_reference_forward, softmax_with_sinks
 from whetstone.trajectory import TokenSequence

@@ -19,8 +19,9 @@ import asyncio
 import itertools
 import sys
 import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from whetstone.compute_thread import run_engine_steps, run_in_compute_thread
 from whetstone.errors import InfrastructureError, PolicyError, PromptTooLong
 from whetstone.inference.engine_capabilities import check_media
 from whetstone.inference.forward import SlotForward
+from whetstone.inference.hf_cache import DecodeMode, HFCacheForward, select_decode_mode
 from whetstone.inference.kv_cache import bytes_per_token
 from whetstone.inference.kv_slots import KVSlots
 from whetstone.inference.protocol import (
@@ -44,9 +46,16 @@ from whetstone.inference.protocol import (
 )
 from whetstone.inference.request import Request, complement_sampled
 from whetstone.inference.sampling import sample_tokens
-from whetstone.inference.select_forward import Forward, choose_forward
-from whetstone.inference.token_streaming import TokenStreamer
-from whetstone.policies import has_float64, vocabulary_size
+from whetstone.policies import (
+    FAULTS,
+    ReferenceForward,
+    architecture_key,
+    has_float64,
+    masks_are_known,
+    model_type,
+    run_reference_forward,
+    vocabulary_size,
+)
 from whetstone.tokens import TokenSequence
 
 _LONGEST_WAIT = 8
@@ -493,3 +502,115 @@ def _row_number(request: Request) -> int:
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+_MIN_INTERVAL_SECONDS = 0.05
+"""Time between two callbacks of a generation."""
+_MAX_CALLBACKS_PER_SECOND = 300
+"""Callbacks of all generations together."""
+
+
+class TokenStreamer:
+    """Calls `on_tokens` of running generations: with the first token at once, with more from time to time."""
+
+    def __init__(self) -> None:
+        self._is_scheduled = False
+        self._last = 0.0
+
+    def schedule_callbacks(self, running: Sequence[Request], loop: asyncio.AbstractEventLoop) -> None:
+        """Schedule due callbacks on the event loop.
+
+        Called after a step, in the thread that computes it.
+        """
+        if self._is_scheduled:
+            return
+        due = [request for request in running if request.has_unstreamed]
+        if not due:
+            return
+        now = time.perf_counter()
+        if now >= self._last + max(_MIN_INTERVAL_SECONDS, len(due) / _MAX_CALLBACKS_PER_SECOND):
+            self._last = now
+        else:
+            due = [request for request in due if not request.streamed]
+        if due:
+            self._is_scheduled = True
+            loop.call_soon_threadsafe(self._stream, due)
+
+    def _stream(self, due: Sequence[Request]) -> None:
+        self._is_scheduled = False
+        for request in due:
+            if request.has_unstreamed:
+                request.stream()
+
+
+Forward = SlotForward | HFCacheForward
+
+_SLOWER = {
+    "pieces": "each sequence with the model's own cache",
+    "single": "each sequence with the model's own cache, one token at a time",
+    "whole": "and each token is recomputed from the start of its sequence: the model's own cache gives other logits",
+}
+
+
+_decode_modes: dict[Hashable, DecodeMode | None] = {}
+"""Selected decode mode of each model architecture that was tried in this process; None: KV slots."""
+
+
+def choose_forward(model: torch.nn.Module, *, rows: int, context_length: int) -> Forward:
+    """Return the fastest forward pass whose results agree with the model.
+
+    Warn once if it is not KV slots.
+
+    Args:
+        model: Causal language model.
+        rows: Number of sequences to store.
+        context_length: Maximum sequence length of the model.
+
+    Raises:
+        PolicyError: If the model is not causal, or needs more inputs than tokens.
+    """
+    known = architecture_key(model)
+    if known not in _decode_modes:
+        _decode_modes[known] = _try_slots(model)
+    feeding = _decode_modes[known]
+    if feeding is None:
+        return SlotForward(model, rows=rows, context_length=context_length)
+    return HFCacheForward(model, feeding=feeding)
+
+
+@torch.inference_mode()
+def _try_slots(model: torch.nn.Module) -> DecodeMode | None:
+    """Return the decode mode of a model that cannot be sampled over KV slots; None if it can."""
+    plain = run_reference_forward(model)
+    try:
+        error_ratio = slots_error(SlotForward(model, rows=1, context_length=len(plain.sequences[0])), plain)
+        if error_ratio > 1:
+            why = f"KV slots give other logits than its own forward pass ({error_ratio:.2g} times the tolerance)"
+        elif not masks_are_known(model):
+            why = "its attention mask is not supported by KV slots"
+        else:
+            return None
+    except FAULTS as error:
+        why = f"KV slots do not support it ({type(error).__name__})"
+    feeding = select_decode_mode(model, plain)
+    warnings.warn(
+        f"{model_type(model)}: {why}, so prefixes are not shared and it is sampled slower: {_SLOWER[feeding.by]}",
+        stacklevel=2,
+    )
+    return feeding
+
+
+def slots_error(forward: SlotForward, plain: ReferenceForward) -> float:
+    """Return the error of KV slots relative to the reference: prompt, continuation, decoded tokens and a fork."""
+    first, second = plain.sequences
+    stem, length = plain.stem, len(first)
+    with forward.tried(rows=2, length=length):
+        worst = plain.relative_error(0, 0, forward.logits([0], [0], [first[:stem]], everywhere=True)[0, :stem])
+        forward.cache.copy(0, 1, stem - 2)
+        starts, continuations = [stem, stem - 2], [first[stem : stem + 3], second[stem - 2 : -1]]
+        logits = forward.logits([0, 1], starts, continuations, everywhere=True)
+        for row in (0, 1):
+            worst = max(worst, plain.relative_error(row, starts[row], logits[row, : len(continuations[row])]))
+        ends = [stem + 3, length - 1]
+        drawn = forward.logits([0, 1], ends, [[first[ends[0]]], [second[ends[1]]]], is_decode=True)
+        return max(worst, *(plain.relative_error(row, ends[row], drawn[row : row + 1]) for row in (0, 1)))

@@ -18,7 +18,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +26,6 @@ from typing import Any
 from uuid import uuid4
 
 from whetstone.errors import EngineError, InfrastructureError, PromptTooLong
-from whetstone.inference.chunked_requests import generate_in_chunks
 from whetstone.inference.engine_capabilities import check_media
 from whetstone.inference.protocol import (
     EngineCapabilities,
@@ -34,6 +33,7 @@ from whetstone.inference.protocol import (
     GenerateRequest,
     Generation,
     InFlight,
+    OnTokens,
     Sampling,
     Scores,
     Weights,
@@ -498,3 +498,45 @@ def build_restarting_engine(
     if begin is not None:
         folder.write(begin, 0)
     return RestartingEngine(lambda version: make(weights=folder, version=version, **options), heard=heard)
+
+
+_PIECES = (1, 2, 4, 8, 16, 32)
+"""Chunk sizes in tokens: the first token soon, later ones with few requests."""
+
+
+async def generate_in_chunks(
+    generate: Callable[[GenerateRequest], Awaitable[Generation]],
+    request: GenerateRequest,
+    on_tokens: OnTokens,
+    *,
+    detokenize: Callable[[Sequence[int]], str] | None,
+) -> Generation:
+    """Generate an answer in chunks of a few tokens, each as the continuation of those before.
+
+    Args:
+        generate: Sends one request.
+        request: `max_new_tokens` fits the context; seeds have no effect.
+        on_tokens: Called after every chunk but the last.
+        detokenize: For stop strings, which can extend over two chunks.
+    """
+    sampling = request.sampling
+    generation = Generation((), (), (), (), "length")
+    sizes = iter(_PIECES)
+    size = max(next(sizes), len(sampling.forced))
+    while generation.finish == "length" and (left := sampling.max_new_tokens - len(generation.tokens)) > 0:
+        chunk_sampling = replace(
+            sampling, max_new_tokens=min(size, left), forced=() if generation.tokens else sampling.forced
+        )
+        prompt = request.prompt + TokenSequence(generation.tokens)
+        generation += await generate(replace(request, prompt=prompt, sampling=chunk_sampling))
+        length = length_until_stop(generation.tokens, sampling, detokenize)
+        if length < len(generation.tokens):
+            generation = replace(generation[:length], finish="stop")
+        elif (
+            generation.finish == "length"
+            and len(generation.tokens) < sampling.max_new_tokens
+            and on_tokens(generation.tokens)
+        ):
+            generation = replace(generation, finish="abort")
+        size = next(sizes, size)
+    return generation

@@ -11,15 +11,22 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from whetstone.assembly.assembly import assemble
+from whetstone.assembly.assembly import RunComponents, assemble
+from whetstone.assembly.evaluation_overlap import find_overlap
 from whetstone.assembly.members import build_stage_learner
-from whetstone.assembly.stage_datasets import as_reinforcement, check_data, read_offline_groups, read_preferences
+from whetstone.assembly.stage_datasets import (
+    as_reinforcement,
+    check_data,
+    find_policy_limit_problems,
+    read_offline_groups,
+    read_preferences,
+)
 from whetstone.capabilities import implements_protocol
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import (
@@ -36,13 +43,14 @@ from whetstone.failure_causes import format_causes, normalize_cause
 from whetstone.garbage import collect_seldom, exclude_present_objects
 from whetstone.inference import MEMBERS, sync_weights
 from whetstone.learning.protocol import Closes, Learner
-from whetstone.policies import Policy
+from whetstone.policies import Policy, describe_fast_dtype
 from whetstone.recipe import (
     OfflineSettings,
     OptimizerSettings,
     PreferenceSettings,
     PretrainingSettings,
     ReinforcementSettings,
+    Resolved,
     SamplingSettings,
     SupervisedSettings,
 )
@@ -54,7 +62,7 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.run_directory import write_json
+from whetstone.record.run_directory import OVERLAP, read_json, write_json
 from whetstone.record.run_store import RunStore
 from whetstone.record.starting import load_start
 from whetstone.reporting import Journal, ProgressBar, find_alarms, mismatch_limit, noise_advice
@@ -70,9 +78,15 @@ from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.kept import best_checkpoint, check_validation, keeps_best, select_checkpoint
 from whetstone.training.offline import HeldOutSchedule, Stored
 from whetstone.training.reinforcement import Reinforcement
-from whetstone.training.run_checks import check_ablations, report_data, report_precision, resume_remedy
 from whetstone.training.run_plan import RunPlan
-from whetstone.training.run_summary import WITHOUT_USE, build_summary, compare_stages, describe_unlearned, run_headline
+from whetstone.training.run_summary import (
+    SKIPPED_ROWS,
+    WITHOUT_USE,
+    build_summary,
+    compare_stages,
+    describe_unlearned,
+    run_headline,
+)
 from whetstone.training.stage import Stage
 from whetstone.training.stage_cache import copy_evaluation
 from whetstone.training.stopping import STEPS, stopping_reason
@@ -501,3 +515,66 @@ class SingleRun:
         for compared in compare_stages(self.recipe, self.run_dir):
             if compared.name == name:
                 self.progress.say(compared.sentence)
+
+
+def report_data(run_dir: Path, assembly: RunComponents, resolved: Resolved, log: Callable[[str], None]) -> None:
+    """Report skipped rows, demonstrations beyond the policy's limits, and evaluation tasks in the training data."""
+    store_skipped_rows(run_dir, assembly, log)
+    for problem in find_policy_limit_problems(assembly, resolved):
+        log(problem)
+    store_overlap(run_dir, assembly, resolved, log)
+
+
+def store_skipped_rows(run_dir: Path, assembly: RunComponents, log: Callable[[str], None]) -> None:
+    """Store and report the numbers of invalid rows that were skipped; a resumed run keeps the stored ones."""
+    path, skipped = run_dir / SKIPPED_ROWS, assembly.skipped_rows
+    for key, count in skipped.items():
+        if not key.endswith("tasks"):  # reported when the tasks are read
+            log(f"{key}: {count} invalid rows are skipped ({key}.on_bad_row: skip)")
+    if skipped:
+        write_json(path, {**(read_json(path) or {}), **skipped})
+
+
+def store_overlap(run_dir: Path, assembly: RunComponents, resolved: Resolved, log: Callable[[str], None]) -> None:
+    """Store and report evaluation tasks that are in the training data, once per run."""
+    path = run_dir / OVERLAP
+    if path.is_file():
+        return
+    entries = find_overlap(assembly, resolved)
+    for entry in entries:
+        log(entry["sentence"])
+    if entries:
+        write_json(path, entries)
+
+
+def report_precision(assembly: RunComponents, resolved: Resolved, log: Callable[[str], None]) -> None:
+    """Report the precision of Muon's iteration, which the start of the run measured."""
+    stages = resolved.recipe.own_stages.values()
+    chosen = {stage.optimizer for stage in stages if stage.optimizer.startswith("muon_")}
+    if chosen:
+        device = assembly.policy.device
+        log(f"optimizer: {', '.join(sorted(chosen))} (faster here: {describe_fast_dtype(device)})")
+
+
+def resume_remedy(run_dir: Path) -> str:
+    """Return how a run that stopped by a failure continues."""
+    return f"`whetstone train {run_dir} --resume` continues the run when the cause is removed"
+
+
+def check_ablations(assembly: RunComponents, resolved: Resolved) -> None:
+    """Check that the ablations can be trained, before the run is.
+
+    Raises:
+        WhetstoneError: One cannot; the message has its name.
+    """
+    recipe = resolved.recipe
+    for name, changes in recipe.ablations.items():
+        if not changes:
+            raise resolved.error(f"ablations.{name}", "changes nothing; set the keys that are different")
+        variant = resolved.with_changes({"ablations": None, **changes})
+        other = variant.recipe
+        if (other.policy, other.chat, other.critic) == (recipe.policy, recipe.chat, recipe.critic):
+            try:
+                assemble(variant, assembly.policy).check()
+            except WhetstoneError as error:
+                raise type(error)(f"ablation {name}: {error}") from None
