@@ -76,8 +76,8 @@ def test_recomputed_sequence_has_the_same_logits():
     forward = HFCacheForward(model, feeding=DecodeMode("whole"))
     ids = plain.sequences[0]
     with torch.no_grad():
-        forward.logits([3], [0], [ids[:5]])
-        recomputed = forward.logits([3], [5], [ids[5:9]], everywhere=True)[0]
+        forward.compute_logits([3], [0], [ids[:5]])
+        recomputed = forward.compute_logits([3], [5], [ids[5:9]], everywhere=True)[0]
     assert plain.relative_error(0, 5, recomputed) < 1
     assert plain.relative_error(0, 5, recomputed.roll(1, 0)) > 1
 

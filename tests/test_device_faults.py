@@ -108,7 +108,7 @@ def test_planted_fault_of_an_engine_is_found(monkeypatch):
 
 
 def test_planted_fault_in_an_optimized_path_is_a_warning_and_the_reference_path(monkeypatch):
-    original = KVCache.aim
+    original = KVCache.select_slots
 
     def aim(self, *arguments, **options):
         original(self, *arguments, **options)
@@ -116,7 +116,7 @@ def test_planted_fault_in_an_optimized_path_is_a_warning_and_the_reference_path(
 
     model = on_device(random_model("llama").requires_grad_(False))
     assert local_engine._try_slots(model) is None  # over rows
-    monkeypatch.setattr(KVCache, "aim", aim)
+    monkeypatch.setattr(KVCache, "select_slots", aim)
     with pytest.warns(UserWarning, match=r"do not support it \(RuntimeError\)"):
         assert local_engine._try_slots(model) is not None
 

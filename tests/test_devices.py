@@ -163,7 +163,7 @@ def test_learner_on_a_device_trains_like_one_on_the_cpu(name, way):
     for one, other in zip(logprobs, before, strict=True):
         assert one.device == THERE
         torch.testing.assert_close(one.cpu(), other, **CLOSE)
-    for one, other in zip(on_gpu.trained(), alone.trained(), strict=True):
+    for one, other in zip(on_gpu.trainable_parameters(), alone.trainable_parameters(), strict=True):
         assert one.device == THERE
         torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=1e-2, atol=2e-4)
 
@@ -182,7 +182,7 @@ def test_offloaded_optimizer_takes_the_same_steps_and_allocates_nothing_on_the_d
         states = [state for of in trainer.state_dict()["optimizers"] for state in of["state"].values()]
         assert states
         assert {each.device.type for state in states for each in state.values()} == {"cpu"}
-        for one, other in zip(on_gpu.trained(), alone.trained(), strict=True):
+        for one, other in zip(on_gpu.trainable_parameters(), alone.trainable_parameters(), strict=True):
             assert one.device == THERE
             torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=1e-2, atol=2e-4)
 
@@ -193,11 +193,11 @@ def test_offloaded_optimizer_starts_from_the_loaded_weights():
     trainer = ModelTrainer(on_gpu, OptimizerSettings(steps=10, optimizer_offload=True))
     state = trainer.state_dict()
     with torch.no_grad():
-        for parameter in on_gpu.trained():
+        for parameter in on_gpu.trainable_parameters():
             parameter.zero_()
     trainer.load_state_dict(state)
     trainer.step(SEGMENTS, surrogate)
-    assert all(bool((parameter.abs() < 0.1).all()) for parameter in on_gpu.trained())
+    assert all(bool((parameter.abs() < 0.1).all()) for parameter in on_gpu.trainable_parameters())
 
 
 @pytest.mark.slow
@@ -382,7 +382,7 @@ def test_eight_bit_states_are_saved_and_loaded_on_a_gpu(tmp_path):
     second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True, map_location="cpu"))
     for trainer in (first, second):
         trainer.step(SEGMENTS, surrogate)
-    for one, other in zip(first.policy.trained(), second.policy.trained(), strict=True):
+    for one, other in zip(first.policy.trainable_parameters(), second.policy.trainable_parameters(), strict=True):
         assert one.device == THERE
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 

@@ -65,7 +65,7 @@ def coroutines_of(task):
 @pytest.mark.slow
 def test_the_first_gradient_is_reached_by_the_listed_functions(tmp_path, monkeypatch):
     caller, loops, paths = threading.get_ident(), [], []
-    play, backward = SingleRun.play, torch.Tensor.backward
+    play, backward = SingleRun.run, torch.Tensor.backward
 
     async def recorded_play(self):
         loops.append(asyncio.get_running_loop())
@@ -76,14 +76,14 @@ def test_the_first_gradient_is_reached_by_the_listed_functions(tmp_path, monkeyp
             tasks = [coroutines_of(task) for task in asyncio.all_tasks(loops[0])]
             names = [[place_of(code) for code in codes] for codes in tasks]
             # `unless_asked` runs the step as a separate task
-            stage = next(task for task in names if ("training/single_run.py", "SingleRun.play") in task)
+            stage = next(task for task in names if ("training/single_run.py", "SingleRun.run") in task)
             step = next(task for task in names if ("training/reinforcement.py", "Reinforcement.step") in task)
             outer = [place_of(code) for code in stack_of(sys._current_frames()[caller])]
             inner = [place_of(code) for code in stack_of(sys._getframe(1))]
             paths.append([place for place in (*outer, *stage, *step, *inner) if place is not None])
         return backward(self, *arguments, **options)
 
-    monkeypatch.setattr(SingleRun, "play", recorded_play)
+    monkeypatch.setattr(SingleRun, "run", recorded_play)
     monkeypatch.setattr(torch.Tensor, "backward", recorded_backward)
     small = ["supervised=null", "ablations=null", "reinforcement.steps=1", "reinforcement.measure_noise_scale=false"]
     recipe = load_recipe("demo", [*SMALL, *small, "reward=support.small:alternating"])

@@ -119,10 +119,10 @@ def test_a_slice_that_cuts_a_medium_is_refused():
 def test_rows_share_no_token_from_the_first_different_medium_on(pair, same_episode, share):
     one, other = pair
     rows = KVSlots(3, share=share)
-    row, _ = rows.take("a", one.keys, one.keys, len(one))
+    row, _ = rows.allocate_slot("a", one.keys, one.keys, len(one))
     row.keys, row.computed_keys = list(one.keys), list(one.keys)
     rows.mark_idle(row)
-    taken, copied = rows.take("a" if same_episode else "b", other.keys, other.keys, len(other))
+    taken, copied = rows.allocate_slot("a" if same_episode else "b", other.keys, other.keys, len(other))
     assert len(taken.keys) <= first_difference(one, other)
     assert copied is None or copied[1] <= first_difference(one, other)
 

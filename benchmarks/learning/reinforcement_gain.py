@@ -38,7 +38,7 @@ from whetstone.errors import WhetstoneError
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.record import latest_checkpoint, load_checkpoint
 from whetstone.reporting import Progress
-from whetstone.training import Agent, EvaluationRecord, evaluate_agent, train
+from whetstone.training import EvaluatedAgent, EvaluationRecord, evaluate_agent, train
 
 OPTIMIZER_KEYS = ("optimizer", "learning_rate", "full_rate_groups", "warmup_fraction", "decay_fraction", "decay")
 """Keys of `reinforcement` that have a default for each policy."""
@@ -186,7 +186,9 @@ def evaluate_last(resolved: Resolved, run_dir: Path) -> dict[str, float]:
     path, into = latest_checkpoint(run_dir), EvaluationRecord(run_dir / "last")
     assert path is not None
     policy, _, position = load_checkpoint(path)
-    evaluate_agent(Agent(resolved, policy, position.memory), seed=None, record=into, progress=Progress(quiet=True))
+    evaluate_agent(
+        EvaluatedAgent(resolved, policy, position.memory), seed=None, record=into, progress=Progress(quiet=True)
+    )
     return solved(into.folder / "trajectories.jsonl")
 
 

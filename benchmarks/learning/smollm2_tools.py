@@ -33,7 +33,7 @@ from whetstone.recipe import Resolved, load_recipe
 from whetstone.record import load_checkpoint
 from whetstone.record.checkpoint import checkpoint_path, checkpoints_in
 from whetstone.reporting import Progress
-from whetstone.training import Agent, EvaluationRecord, evaluate_agent, train
+from whetstone.training import EvaluatedAgent, EvaluationRecord, evaluate_agent, train
 
 ROOT = Path(__file__).parents[2]
 RECIPE = "smollm2-tools"
@@ -55,7 +55,7 @@ def recipe_of(seed: int, changes: Sequence[str]) -> Resolved:
 def evaluate(resolved: Resolved, checkpoint: Path, into: Path, changes: Mapping[str, Any]) -> dict[str, list[float]]:
     """Evaluate a checkpoint, or continue its evaluation, and return the success of each episode by task."""
     policy, _, position = load_checkpoint(checkpoint)
-    agent = Agent(resolved.with_changes(dict(changes)), policy, position.memory)
+    agent = EvaluatedAgent(resolved.with_changes(dict(changes)), policy, position.memory)
     evaluate_agent(agent, seed=None, record=EvaluationRecord(into), progress=Progress(quiet=True))
     return successes_by_task(into / "trajectories.jsonl")
 

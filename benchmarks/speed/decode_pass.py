@@ -53,10 +53,10 @@ class Decoding:
         token_ids = prompts(length, 1)
         with torch.inference_mode():
             for first in range(0, SEQUENCES, GROUP):
-                self.forward.logits([first], [0], [token_ids[first][:-1]])
+                self.forward.compute_logits([first], [0], [token_ids[first][:-1]])
                 for sibling in range(first + 1, first + GROUP):
                     self.forward.cache.copy(first, sibling, length - 1)
-            self.forward.logits(range(SEQUENCES), [length - 1] * SEQUENCES, [ids[-1:] for ids in token_ids])
+            self.forward.compute_logits(range(SEQUENCES), [length - 1] * SEQUENCES, [ids[-1:] for ids in token_ids])
         self.tokens = [[1 + i] for i in range(SEQUENCES)]
 
     @torch.inference_mode()
@@ -66,10 +66,12 @@ class Decoding:
         for _ in range(count):
             began = time.perf_counter()
             at, rows = [self.length + self.done] * SEQUENCES, range(SEQUENCES)
-            logits = self.forward.logits(rows, at, self.tokens, is_decode=True, prompts=[self.length] * SEQUENCES)
+            logits = self.forward.compute_logits(
+                rows, at, self.tokens, is_decode=True, prompts=[self.length] * SEQUENCES
+            )
             passed = time.perf_counter()
             sampled = sample_tokens(logits, self.samplings, [self.done] * SEQUENCES, [None] * SEQUENCES)
-            self.tokens = [[row.token] for row in sampled.rows()]
+            self.tokens = [[row.token] for row in sampled.iterate_tokens()]
             self.done += 1
             seconds.append((passed - began, time.perf_counter() - passed))
         return seconds

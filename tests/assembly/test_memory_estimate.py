@@ -130,7 +130,7 @@ def test_parameter_counts_of_a_tiny_model_and_its_adapters_are_correct():
         recipe = load_recipe("demo", [*SMALL, "ablations=null", *changes])
         policy = assemble(recipe).policy
         size = estimate_policy_size(recipe.recipe)
-        trained = sum(parameter.numel() for parameter in policy.trained())
+        trained = sum(parameter.numel() for parameter in policy.trainable_parameters())
         assert trained <= (size.count_lora_parameters(4) if changes else size.parameters) <= 1.05 * trained
 
 

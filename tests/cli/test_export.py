@@ -35,7 +35,7 @@ def tuned(tmp_path):
     add_adapters(policy.model, rank=4, alpha=8, target_modules="all-linear", dora=False, seed=1)
     numbers = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for parameter in policy.trained():
+        for parameter in policy.trainable_parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=numbers)
     (tmp_path / "tuned").mkdir()
     save_policy(policy, tmp_path / "tuned")

@@ -46,17 +46,19 @@ def sample_rows(forward, *, spoil_copies=False):
     """Logits of prompts, and of six rows of which five share a prefix, computed in one pass and one by one."""
     prompt = [(5 * i) % 97 for i in range(150)]
     with torch.inference_mode():
-        prompts = forward.logits([0], [0], [prompt])
+        prompts = forward.compute_logits([0], [0], [prompt])
         for row in range(1, 5):
             forward.cache.copy(0, row, 140)
-            forward.logits([row], [140], [[row, 7, 8]])
-        forward.logits([7], [0], [prompt[:60]])
+            forward.compute_logits([row], [140], [[row, 7, 8]])
+        forward.compute_logits([7], [0], [prompt[:60]])
         rows, starts, new = [0, 1, 2, 3, 4, 7], [150, *[143] * 4, 60], [[11], *[[12 + i] for i in range(4)], [17]]
         if spoil_copies:
             for layer in forward.cache.layers:
                 layer.keys[1:5, :, :140] = torch.nan
-        together = forward.logits(rows, starts, new, is_decode=True)
-        alone = [forward.logits([r], [s], [n], is_decode=True) for r, s, n in zip(rows, starts, new, strict=True)]
+        together = forward.compute_logits(rows, starts, new, is_decode=True)
+        alone = [
+            forward.compute_logits([r], [s], [n], is_decode=True) for r, s, n in zip(rows, starts, new, strict=True)
+        ]
     return prompts, together, torch.cat(alone)
 
 
@@ -105,10 +107,12 @@ def test_chunked_prefill_has_the_bits_of_one_pass_for_any_number_of_threads(dtyp
             forward = SlotForward(model, rows=5, context_length=512)
             with torch.inference_mode():
                 if pieces == 200:
-                    results.append(forward.logits(range(4), [0] * 4, prompts, everywhere=True)[3, :203])
+                    results.append(forward.compute_logits(range(4), [0] * 4, prompts, everywhere=True)[3, :203])
                 else:
                     starts = range(0, 203, pieces)
-                    parts = [forward.logits([3], [s], [prompts[3][s : s + pieces]], everywhere=True) for s in starts]
+                    parts = [
+                        forward.compute_logits([3], [s], [prompts[3][s : s + pieces]], everywhere=True) for s in starts
+                    ]
                     results.append(torch.cat(parts, dim=1)[0])
     finally:
         torch.set_num_threads(before)
@@ -125,7 +129,7 @@ def test_nonfinite_value_affects_only_its_sequence(dtype):
     forward._is_compared = True
     with torch.inference_mode():
         model.model.embed_tokens.weight[96, 3] = torch.nan
-        logits = forward.logits([0, 1], [0, 0], [[1, 96, 2], [1, 2, 3]], everywhere=True)
+        logits = forward.compute_logits([0, 1], [0, 0], [[1, 96, 2], [1, 2, 3]], everywhere=True)
     hidden = logits[..., :96].isnan()  # the head shares the weight
     assert hidden[0, 1:].all()
     assert not hidden[0, 0].any()

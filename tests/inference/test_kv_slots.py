@@ -13,7 +13,7 @@ PROMPT = list(range(3 * BLOCK + 5))
 
 
 def take(rows, episode, ids, keys=None):
-    return rows.take(episode, ids, keys or ids, len(ids) - 1)
+    return rows.allocate_slot(episode, ids, keys or ids, len(ids) - 1)
 
 
 def computed(rows, episode, ids):
@@ -79,7 +79,7 @@ def test_slot_of_a_finished_episode_is_reused_first_and_keeps_its_keys():
     rows.mark_idle(computed(rows, "a", [5] * 40))
     over = computed(rows, "b", PROMPT)
     rows.mark_idle(over)
-    rows.drop("b")
+    rows.release_slot("b")
     row, copied = take(rows, "c", PROMPT)
     assert copied == (over, len(PROMPT) - 1)  # into a free slot; the finished one can still serve others
     row, copied = take(rows, "d", [7] * 40)
@@ -111,7 +111,7 @@ def test_stale_keys_stay_stale_over_turns_until_their_slot_is_evicted():
     other, copied = take(rows, "b", [*PROMPT, 1])
     assert (other.keys, copied) == ([], None)
     rows.mark_idle(other)
-    rows.drop("a")
+    rows.release_slot("a")
     fresh = computed(rows, "c", [*PROMPT, 2])
     assert not fresh.stale
 
@@ -119,7 +119,7 @@ def test_stale_keys_stay_stale_over_turns_until_their_slot_is_evicted():
 def test_cleared_slots_are_not_found():
     rows = KVSlots(2)
     row = computed(rows, "a", PROMPT)
-    rows.clear(row)
+    rows.clear_slot(row)
     rows.mark_idle(row)
     _, copied = take(rows, "b", PROMPT)
     assert copied is None
@@ -134,7 +134,7 @@ def test_keys_of_different_computations_are_shared_only_with_their_episode():
     row, copied = take(rows, "b", PROMPT)
     assert (copied, len(row.keys)) == ((first, BLOCK), BLOCK)
     rows.mark_idle(row)
-    rows.drop("b")
+    rows.release_slot("b")
     row, copied = take(rows, "c", PROMPT, computed)
     assert copied == (first, len(PROMPT) - 1)
     rows.mark_idle(row)
@@ -148,7 +148,7 @@ def test_memory_of_slots_depends_on_their_content():
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
     cache, keys = KVCache(1, 64, 8192), torch.ones(64, 2, 20, 64)
-    cache.aim(range(64), torch.arange(20).expand(64, 20), queries=20, device=keys.device)
+    cache.select_slots(range(64), torch.arange(20).expand(64, 20), queries=20, device=keys.device)
     before = taken()
     cache.layers[0].update(keys, keys)
     # 64 rows of 2 heads, keys and values, in pages of 4 KiB; in huge pages it would be 512 MiB

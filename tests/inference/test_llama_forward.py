@@ -94,14 +94,16 @@ def test_siblings_have_the_log_probs_of_separate_sequences_up_to_rounding():
     forward = SlotForward(model, rows=9, context_length=512)
     prompt = [(5 * i) % 97 for i in range(300)]
     with torch.inference_mode():
-        forward.logits([0], [0], [prompt])
+        forward.compute_logits([0], [0], [prompt])
         for row in range(1, 6):
             forward.cache.copy(0, row, 290)
-            forward.logits([row], [290], [[row, 7, 8]])
-        forward.logits([7], [0], [prompt[:200]])  # and one without a shared prefix
+            forward.compute_logits([row], [290], [[row, 7, 8]])
+        forward.compute_logits([7], [0], [prompt[:200]])  # and one without a shared prefix
         rows, starts, new = [0, 1, 2, 3, 4, 5, 7], [300, *[293] * 5, 200], [[11], *[[12 + i] for i in range(5)], [17]]
-        together = forward.logits(rows, starts, new, is_decode=True)
-        alone = [forward.logits([r], [s], [n], is_decode=True)[0] for r, s, n in zip(rows, starts, new, strict=True)]
+        together = forward.compute_logits(rows, starts, new, is_decode=True)
+        alone = [
+            forward.compute_logits([r], [s], [n], is_decode=True)[0] for r, s, n in zip(rows, starts, new, strict=True)
+        ]
     for one, other in zip(together, alone, strict=True):
         assert (one - other).norm() < 0.02 * other.norm()
     assert len({one.argmax().item() for one in together}) > 1  # they are not all equal
@@ -153,7 +155,7 @@ def test_model_with_a_custom_forward_pass_is_sampled_by_it():
 
 def row_logits(forward, new, starts, **options):
     """Return the logits of these sequences, computed one after the other."""
-    return forward.logits(range(len(new)), starts, new, **options)
+    return forward.compute_logits(range(len(new)), starts, new, **options)
 
 
 @pytest.mark.parametrize("name", OF_BLOCKS)
@@ -206,19 +208,19 @@ def test_float32_siblings_read_their_prompt_once_with_the_bits_of_separate_seque
             prompt = prompts[min(2, max(0, row - 9))] if row != 8 else prompts[0][:9]
             if 0 < row < 8:
                 forward.cache.copy(0, row, 299)
-                forward.logits([row], [299], [prompt[299:]])
+                forward.compute_logits([row], [299], [prompt[299:]])
             else:
-                forward.logits([row], [0], [prompt])
+                forward.compute_logits([row], [0], [prompt])
             more = [(row + i) % 97 for i in range(13 * row)]
             for at, token in enumerate(more[-3:]):
-                forward.logits([row], [len(prompt) + at], [[token]], is_decode=True, prompts=[len(prompt)])
+                forward.compute_logits([row], [len(prompt) + at], [[token]], is_decode=True, prompts=[len(prompt)])
             starts.append(len(prompt) + len(more[-3:]))
             prompt_lengths.append(len(prompt))
         new = [[row] for row in rows]
-        together = forward.logits(rows, starts, new, is_decode=True, prompts=prompt_lengths)
+        together = forward.compute_logits(rows, starts, new, is_decode=True, prompts=prompt_lengths)
         for some in ([0], [0, 1], [3, 9], [2, 8, 10, 11], [11], rows[:8], [0, 11]):
             named = [[column[row] for row in some] for column in (starts, new, prompt_lengths)]
-            repeated = forward.logits(some, named[0], named[1], is_decode=True, prompts=named[2])
+            repeated = forward.compute_logits(some, named[0], named[1], is_decode=True, prompts=named[2])
             assert torch.equal(repeated, together[some]), some
-        separate = forward.logits(rows, starts, new, is_decode=True)  # read without sharing
+        separate = forward.compute_logits(rows, starts, new, is_decode=True)  # read without sharing
     assert (separate - together).norm() < 1e-4 * together.norm()

@@ -487,7 +487,7 @@ def test_internal_error_of_the_engine_fails_all_requests(model):
     async def play(engine):
         errors = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["message"]))
-        engine._rows.take = None  # a call raises
+        engine._rows.allocate_slot = None  # a call raises
         with pytest.raises(InfrastructureError, match="the engine failed: TypeError"):
             await asyncio.wait_for(engine.generate(GenerateRequest(TokenSequence([1, 2]), Sampling(3), "a")), 20)
         with pytest.raises(InfrastructureError, match="closed"):

@@ -42,7 +42,7 @@ def play_engine(lives, requests):
         return engines[-1]
 
     async def main():
-        engine = RestartingEngine(make, heard=messages.append, most=3, back_off_seconds=0.001)
+        engine = RestartingEngine(make, heard=messages.append, max_restarts=3, back_off_seconds=0.001)
         await engine.load_weights({}, 7)
         answers = []
         for _ in range(requests):

@@ -164,8 +164,8 @@ def test_blockwise_sampling_of_a_large_vocabulary_equals_sampling_per_sequence()
     samplings = [Sampling(4, seed=i, temperature=[1.0, 0.0, 0.5][i % 3], top_logprobs=i % 2) for i in range(7)]
     allowed = [None] * 6 + [np.arange(130_001) % 3 == 0]
     batch = sample_tokens(logits, samplings, range(7), allowed)
-    for i, row in enumerate(batch.rows()):
-        (alone,) = sample_tokens(logits[i : i + 1], samplings[i : i + 1], [i], allowed[i : i + 1]).rows()
+    for i, row in enumerate(batch.iterate_tokens()):
+        (alone,) = sample_tokens(logits[i : i + 1], samplings[i : i + 1], [i], allowed[i : i + 1]).iterate_tokens()
         assert row.token == alone.token
         assert row.logprob == pytest.approx(alone.logprob, abs=1e-5)
         assert row.entropy == pytest.approx(alone.entropy, rel=1e-5)

@@ -108,7 +108,7 @@ def test_large_logits_are_sampled_with_all_threads():
 
     def step(width):
         with torch.inference_mode():
-            logits = forward.logits(range(32), [0] * 32, [[5] * width] * 32, everywhere=True)
+            logits = forward.compute_logits(range(32), [0] * 32, [[5] * width] * 32, everywhere=True)
         counts.append((logits.numel() >= GRAIN, torch.get_num_threads()))
 
     async def main():
@@ -144,9 +144,9 @@ def test_bits_do_not_depend_on_the_number_of_threads():
         torch.set_num_threads(threads)
         forward = SlotForward(model, rows=32, context_length=128)
         with torch.inference_mode():
-            logits = forward.logits(range(32), [0] * 32, prompts)
+            logits = forward.compute_logits(range(32), [0] * 32, prompts)
             tokens = [[int(token)] for token in logits.argmax(-1)]
-            decode_logits = forward.logits(range(32), [60] * 32, tokens, is_decode=True, prompts=[60] * 32)
+            decode_logits = forward.compute_logits(range(32), [60] * 32, tokens, is_decode=True, prompts=[60] * 32)
         results.append(torch.cat([logits, decode_logits]))
     assert torch.equal(*results)
 
@@ -156,9 +156,9 @@ def test_small_operations_between_products_use_one_thread(numbers, between):
     shares, counts = ProductThreads(numbers), []
 
     def fails():
-        with shares.between():
+        with shares.reduce_threads():
             counts.append(torch.get_num_threads())
-            with shares.product():
+            with shares.use_all_threads():
                 counts.append(torch.get_num_threads())
             counts.append(torch.get_num_threads())
             raise RuntimeError
@@ -172,5 +172,5 @@ def test_small_operations_between_products_use_one_thread(numbers, between):
 def test_single_thread_computes_everything():
     torch.set_num_threads(1)
     shares = ProductThreads(10**6)
-    with shares.between(), shares.product():
+    with shares.reduce_threads(), shares.use_all_threads():
         assert torch.get_num_threads() == 1

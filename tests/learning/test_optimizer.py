@@ -53,7 +53,9 @@ def test_resume_from_a_saved_state_gives_the_same_weights(optimizer):
     resumed = Optimizers(second, settings)
     resumed.load_state_dict(optimizers.state_dict())
     push(second.model, resumed, 3)
-    assert all(torch.equal(a, b) for a, b in zip(straight.trained(), second.trained(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(straight.trainable_parameters(), second.trainable_parameters(), strict=True)
+    )
 
 
 def test_muon_trains_inner_matrices_and_adamw_the_rest():
@@ -88,9 +90,9 @@ def test_a_rate_scale_shortens_the_step_of_the_policy():
         policy = build_tiny(["x"], hidden=16, heads=2, layers=1, intermediate=16, seed=1)
         optimizers = Optimizers(policy, OptimizerSettings(optimizer="adamw", warmup_fraction=0, learning_rate=0.1))
         optimizers.rate_scale = scale
-        weight = policy.trained()[0]
+        weight = policy.trainable_parameters()[0]
         before = weight.detach().clone()
-        for parameter in policy.trained():
+        for parameter in policy.trainable_parameters():
             parameter.grad = torch.ones_like(parameter)
         optimizers.update()
         return (weight - before).abs().max().item(), optimizers.rate()

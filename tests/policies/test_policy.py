@@ -54,7 +54,7 @@ def test_adapters_saved_and_loaded_repeatedly_are_the_same_policy(tmp_path, dora
         save_policy(policy, tmp_path / name)
         loaded = load_policy(tmp_path / name)
         assert torch.equal(logits(loaded.model), logits(policy.model))
-        assert [p.shape for p in loaded.trained()] == [p.shape for p in policy.trained()]
+        assert [p.shape for p in loaded.trainable_parameters()] == [p.shape for p in policy.trainable_parameters()]
         policy = loaded
 
 
@@ -177,9 +177,9 @@ def test_folder_with_missing_weights_is_refused(tmp_path):
 
 def test_frozen_parameters_are_not_trained():
     policy = small_policy()
-    trainable = len(policy.trained())
+    trainable = len(policy.trainable_parameters())
     freeze_parameters(policy, ["model.layers.0.*"])
-    assert len(policy.trained()) == trainable - 9
+    assert len(policy.trainable_parameters()) == trainable - 9
     with pytest.raises(PolicyError, match=r'"model\.norm\.wait"; did you mean "model\.norm\.weight"'):
         freeze_parameters(policy, ["model.norm.wait"])
     with pytest.raises(PolicyError, match="leaves nothing to train"):

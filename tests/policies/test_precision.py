@@ -101,7 +101,7 @@ def test_adapters_on_bfloat16_weights_are_reloaded_exactly(tmp_path):
     policy = cast_policy(with_adapters(load_policy(folder, as_stored=True)), "bfloat16")
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in policy.trained():
+        for parameter in policy.trainable_parameters():
             parameter += 1e-3 * torch.randn(parameter.shape, generator=draw)
     (tmp_path / "tuned").mkdir()
     save_policy(policy, tmp_path / "tuned")

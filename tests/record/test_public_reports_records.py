@@ -221,7 +221,7 @@ def test_a_merged_export_has_the_learned_weights_and_every_file(tmp_path):
     add_adapters(tuned.model, rank=4, alpha=8, target_modules="all-linear", dora=False, seed=1)
     numbers = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for parameter in tuned.trained():
+        for parameter in tuned.trainable_parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=numbers)
     (tmp_path / "tuned").mkdir()
     save_policy(tuned, tmp_path / "tuned")

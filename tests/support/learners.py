@@ -99,7 +99,7 @@ class Noting(LocalPasses):
     """Record each gradient before it is applied."""
 
     def apply(self):
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.policy.trained()]
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.policy.trainable_parameters()]
         self.noted = [*vars(self).get("noted", []), grads]
         return super().apply()
 
@@ -137,7 +137,7 @@ def together(assembly, processes, **options):
 
 
 def weights_of(trainer):
-    return [p.detach().clone() for p in trainer.policy.trained()]
+    return [p.detach().clone() for p in trainer.policy.trainable_parameters()]
 
 
 def assert_close(values, expected):

@@ -83,7 +83,7 @@ def test_warm_up_can_be_interrupted(tmp_path, speaking_policy):
 def test_signal_between_two_pieces_of_work_is_handled():
     async def main():
         with Interruption() as interruption:
-            interruption.ask(signal.SIGTERM)
+            interruption.request_stop(signal.SIGTERM)
             await interruption.unless_asked(short(), finish=lambda: True)
 
     with pytest.raises(Interrupted):

@@ -82,7 +82,7 @@ def test_score_and_gradient_are_those_of_the_pairs_one_by_one():
         if a.solved and not b.solved
     ]
     expected = torch.stack(losses).mean()
-    gradients = torch.autograd.grad(expected, policy.trained())
+    gradients = torch.autograd.grad(expected, policy.trainable_parameters())
     metrics = learner.fit(sampled)
     assert metrics["pairs"] == len(losses) == 4
     assert metrics["loss"] == pytest.approx(expected.item(), abs=1e-6)
@@ -97,10 +97,10 @@ def test_pairs_become_ordered_and_a_step_without_pairs_changes_nothing():
     for _ in range(4):
         metrics = learner.fit(sampled)
     assert metrics["loss"] < first
-    before = [each.clone() for each in learner.trainer.policy.trained()]
+    before = [each.clone() for each in learner.trainer.policy.trainable_parameters()]
     only_solved = [replace(group, trajectories=group.trajectories[:1]) for group in sampled]
     assert learner.fit(only_solved) == {"pairs": 0.0}
-    assert all(map(torch.equal, before, learner.trainer.policy.trained()))
+    assert all(map(torch.equal, before, learner.trainer.policy.trainable_parameters()))
 
 
 @pytest.mark.slow

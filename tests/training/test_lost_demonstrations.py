@@ -12,7 +12,7 @@ from whetstone.environments import ToolEnvironment
 from whetstone.errors import InfrastructureError
 from whetstone.recipe import load_recipe
 from whetstone.tools import pocket_calculator
-from whetstone.training.supervised import Demonstrations, sample_demonstrations
+from whetstone.training.supervised import DemonstrationBatch, sample_demonstrations
 from whetstone.trajectory import EndReason
 
 FAILED = {"ended": EndReason.INFRASTRUCTURE, "error": "the sandbox is gone", "score": None}
@@ -75,7 +75,7 @@ def test_lost_demonstration_is_a_fault_and_not_trained(assembly):
     faults = []
     lost.record_faults(lambda kind, text, *, episode: faults.append((kind, text, episode)))
     assert [(kind, text) for kind, text, _ in faults] == [("infrastructure", "the sandbox is gone")] * 2
-    assert Demonstrations().metrics == {"demonstrations/retried": 0.0, "demonstrations/lost": 0.0}
+    assert DemonstrationBatch().metrics == {"demonstrations/retried": 0.0, "demonstrations/lost": 0.0}
 
 
 def test_a_warm_up_with_lost_demonstrations_has_them_in_journal_and_metrics(tmp_path, monkeypatch):
@@ -89,7 +89,7 @@ def test_a_warm_up_with_lost_demonstrations_has_them_in_journal_and_metrics(tmp_
             return demonstrations
         first_one, *rest = demonstrations.episodes
         failed = replace(first_one, **FAILED)
-        return Demonstrations((failed, *rest), demonstrations.retried)
+        return DemonstrationBatch((failed, *rest), demonstrations.retried)
 
     monkeypatch.setattr(supervised, "sample_demonstrations", some_lost)
     run = tmp_path / "run"

@@ -107,7 +107,7 @@ async def run_preflight_checks(
         yield Check("parts", CheckStatus.FAIL, str(error), seconds=time.perf_counter() - began)
         return
     policy = assembly.policy
-    trained = sum(p.numel() for p in policy.trained())
+    trained = sum(p.numel() for p in policy.trainable_parameters())
     sizes = f"{policy.parameters:,} parameters, {trained:,} trained, context of {policy.context_length:,} tokens"
     yield Check("policy", CheckStatus.PASS, sizes, seconds=time.perf_counter() - began)
     if resolved.recipe.engine.name != "local":

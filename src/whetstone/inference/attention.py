@@ -39,7 +39,7 @@ _aimed = _Aimed()
 def set_attention_context(cache: KVCache) -> None:
     """Set the cache that the next forward pass of this thread reads.
 
-    `KVCache.aim` was called before.
+    `KVCache.select_slots` was called before.
     """
     _aimed.cache, _aimed.biases = cache, {}
 

@@ -77,17 +77,17 @@ def plan_reads(cache: KVCache, dtype: torch.dtype, prompts: Sequence[int] | None
     """Plan which keys the decode step reads that the cache is aimed at.
 
     Args:
-        cache: Cache after `KVCache.aim`.
+        cache: Cache after `KVCache.select_slots`.
         dtype: Data type of the scores.
         prompts: [B] prompt length of each slot, in tokens; None: any partition is allowed.
     """
     lengths = cache.places[:, 0].tolist()
     rows = cache.chosen.tolist()
     if prompts is None:
-        sets = cache.origins.shared(rows, [max(1, length) for length in lengths])
-        least = min(one.length for one in sets) // _GRAIN * _GRAIN
+        sets = cache.origins.group_by_prefix(rows, [max(1, length) for length in lengths])
+        min_shared = min(one.length for one in sets) // _GRAIN * _GRAIN
         read_once = sum(one.length + _CALL for one in sets)
-        pays = read_once + len(rows) * (cache.reach - least) <= _WORTH * len(rows) * cache.reach
+        pays = read_once + len(rows) * (cache.reach - min_shared) <= _WORTH * len(rows) * cache.reach
         if not pays or min(lengths) == 0:
             sets = []
         block = cache.reach

@@ -37,7 +37,7 @@ class CompiledBlocks:
     model: Any
     decoder: CompiledDecoder
 
-    def states(self, ids: Tensor, rows: Tensor, places: Tensor, cache: KVCache, *, is_decode: bool) -> Tensor:
+    def compute_states(self, ids: Tensor, rows: Tensor, places: Tensor, cache: KVCache, *, is_decode: bool) -> Tensor:
         """Feed new tokens to KV slots.
 
         Args:
@@ -67,7 +67,7 @@ class CompiledBlocks:
         )
         return states
 
-    def logits(self, states: Tensor) -> Tensor:
+    def compute_logits(self, states: Tensor) -> Tensor:
         """Compute [T, V] float32 logits of [T, hidden] states."""
         return self.decoder.head(states, self.model.lm_head.weight, torch.get_num_threads())
 
@@ -133,7 +133,7 @@ def _placement(rows: Tensor, places: Tensor, cache: KVCache, *, is_decode: bool)
     numbers, known = rows.tolist(), places.tolist()
     order: list[int] = []
     sources, shared = list(numbers), [0] * len(numbers)
-    for one in cache.origins.shared(numbers, [max(1, place) for place in known]):
+    for one in cache.origins.group_by_prefix(numbers, [max(1, place) for place in known]):
         order += one.members
         for member in one.members:
             sources[member], shared[member] = numbers[one.members[0]], min(one.length, known[member])

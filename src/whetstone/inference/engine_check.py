@@ -155,9 +155,9 @@ def _ids(policy: Policy, text: str) -> list[int]:
 
 def probe_prompt(policy: Policy) -> TokenSequence:
     """Return the texts, repeated to at most half of the context."""
-    most = min(_PROMPT_TOKENS, policy.context_length // 2)
+    max_tokens = min(_PROMPT_TOKENS, policy.context_length // 2)
     once = [id for text in TEXTS for id in _ids(policy, text)]
-    return TokenSequence(islice(cycle(once), most))
+    return TokenSequence(islice(cycle(once), max_tokens))
 
 
 async def policy_logprobs(policy: Policy, ids: Sequence[int], start: int) -> list[float]:

@@ -76,7 +76,7 @@ class SlotForward:
             self._blocks = find_blocks(self.model, reads_beginnings=large or self._dtype == torch.bfloat16)
         self._is_compared = self._blocks is None
 
-    def logits(
+    def compute_logits(
         self,
         rows: Sequence[int],
         starts: Sequence[int],
@@ -139,23 +139,23 @@ class SlotForward:
                 ids[row, : len(tokens)] = torch.tensor(tokens)
         places = torch.tensor([*starts, *[0] * fill]).unsqueeze(1) + torch.arange(width)
         for row, start, tokens in zip(rows, starts, new, strict=True):
-            self.cache.origins.written(row, start, start + len(tokens))
+            self.cache.origins.record_write(row, start, start + len(tokens))
         lasts = [len(tokens) - 1 for tokens in new]
         logit_positions = list(range(width)) if everywhere else sorted(set(lasts))
         known = places.clamp_max(self.context_length - 1).to(self.device)
         ids = ids.to(self.device)
         if self._blocks is not None:
-            self.cache.aim(rows, places[: len(rows)], queries=width * self._groups, device=self.device)
+            self.cache.select_slots(rows, places[: len(rows)], queries=width * self._groups, device=self.device)
             set_attention_context(self.cache)
             settled = (prompts or [0] * len(rows)) if repeatable else None
-            states = self._blocks.states(ids, known, self.cache, settled)
+            states = self._blocks.compute_states(ids, known, self.cache, settled)
             if everywhere:
-                return self._blocks.logits(states)[: len(rows)]
+                return self._blocks.compute_logits(states)[: len(rows)]
             wanted = states[torch.arange(len(rows)), torch.tensor(lasts)]
             fewest = _FEWEST_TOKENS if repeatable else 0
-            return self._blocks.logits(pad(wanted, (0, 0, 0, max(0, fewest - len(rows)))))[: len(rows)]
+            return self._blocks.compute_logits(pad(wanted, (0, 0, 0, max(0, fewest - len(rows)))))[: len(rows)]
         filled = [*rows, *[self.cache.count - 1] * fill]
-        self.cache.aim(filled, places, queries=width * self._groups, device=self.device)
+        self.cache.select_slots(filled, places, queries=width * self._groups, device=self.device)
         set_attention_context(self.cache)
         # the head, too, must see sixteen tokens
         padded = logit_positions * max(1, -(-_FEWEST_TOKENS // (len(ids) * len(logit_positions))))
@@ -189,22 +189,22 @@ class SlotForward:
         """Compute `logits` with all tokens in one list, without padding."""
         lengths = torch.tensor([len(tokens) for tokens in new])
         for row, start, tokens in zip(rows, starts, new, strict=True):
-            self.cache.origins.written(row, start, start + len(tokens))
+            self.cache.origins.record_write(row, start, start + len(tokens))
         ends = lengths.cumsum(0)
         index = torch.arange(len(rows)).repeat_interleave(lengths)
         offsets = torch.arange(len(index)) - (ends - lengths)[index]
         places = torch.tensor(starts)[index] + offsets
         ids = torch.tensor([token for tokens in new for token in tokens])
         is_decode = len(ids) == len(rows)
-        states = blocks.states(ids, torch.tensor(rows)[index], places, self.cache, is_decode=is_decode)
+        states = blocks.compute_states(ids, torch.tensor(rows)[index], places, self.cache, is_decode=is_decode)
         if not everywhere:
-            return blocks.logits(states[ends - 1])
+            return blocks.compute_logits(states[ends - 1])
         padded = states.new_zeros(len(rows), int(lengths.max()), states.shape[1])
         padded[index, offsets] = states
-        return blocks.logits(padded.flatten(0, 1)).view(*padded.shape[:2], -1)
+        return blocks.compute_logits(padded.flatten(0, 1)).view(*padded.shape[:2], -1)
 
     @contextlib.contextmanager
-    def tried(self, *, rows: int, length: int) -> Iterator[None]:
+    def temporary_slots(self, *, rows: int, length: int) -> Iterator[None]:
         """Use the model's forward pass over temporary slots within the block."""
         before = self.cache, self._blocks, self._is_compared
         self.cache, self._blocks, self._is_compared = KVCache(self._layers, rows + 1, length), None, True
@@ -234,14 +234,14 @@ class SlotForward:
         ids = torch.randint(vocabulary, (length + _SIBLINGS,), generator=numbers).tolist()
         outputs: list[Tensor] = []
         for way in (None, blocks):
-            with self.tried(rows=_SIBLINGS, length=length + 1):
+            with self.temporary_slots(rows=_SIBLINGS, length=length + 1):
                 self._blocks = way
-                prompt = self.logits([0], [0], [ids[:length]])
+                prompt = self.compute_logits([0], [0], [ids[:length]])
                 for sibling in range(1, _SIBLINGS):
                     self.cache.copy(0, sibling, length)
                 new = [[token] for token in ids[length:]]
                 lengths = [length] * _SIBLINGS
-                drawn = self.logits(range(_SIBLINGS), lengths, new, is_decode=True, prompts=lengths)
+                drawn = self.compute_logits(range(_SIBLINGS), lengths, new, is_decode=True, prompts=lengths)
             outputs.append(torch.cat([prompt, drawn]).float())
         own, of_blocks = outputs
         difference = float((of_blocks - own).norm() / own.norm())

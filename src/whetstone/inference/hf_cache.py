@@ -80,7 +80,7 @@ class HFCacheForward:
         )
         self._keeps_logits = forward_accepts(model, "logits_to_keep")
 
-    def logits(
+    def compute_logits(
         self,
         rows: Sequence[int],
         starts: Sequence[int],
@@ -92,7 +92,7 @@ class HFCacheForward:
     ) -> Tensor:
         """Feed new tokens to each sequence, after all its tokens or from its start.
 
-        See `SlotForward.logits`.
+        See `SlotForward.compute_logits`.
         """
         outputs = []
         for row, start, tokens in zip(rows, starts, new, strict=True):
@@ -162,11 +162,11 @@ def _relative_error(forward: HFCacheForward, plain: ReferenceForward) -> float:
     stem, length = plain.stem, len(first)
     worst = 0.0
     for row, start, end in ((0, 0, stem), (1, 0, 1), (0, stem, stem + 3), (1, 1, stem), (1, stem, length - 2)):
-        logits = forward.logits([row], [start], [plain.sequences[row][start:end]], everywhere=True)[0]
+        logits = forward.compute_logits([row], [start], [plain.sequences[row][start:end]], everywhere=True)[0]
         worst = max(worst, plain.relative_error(row, start, logits))
     ends = [stem + 3, length - 2]
     for step in range(2):
         at = [end + step for end in ends]
-        logits = forward.logits([0, 1], at, [[first[at[0]]], [second[at[1]]]], is_decode=True)
+        logits = forward.compute_logits([0, 1], at, [[first[at[0]]], [second[at[1]]]], is_decode=True)
         worst = max(worst, *(plain.relative_error(row, at[row], logits[row : row + 1]) for row in (0, 1)))
     return worst

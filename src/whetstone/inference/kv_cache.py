@@ -50,14 +50,14 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write the new tokens of the chosen slots and return the keys and values to read.
 
-        See `KVCache.aim`.
+        See `KVCache.select_slots`.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows = self.rows
         for stored, new in ((self.keys, key_states), (self.values, value_states)):
             stored.view(-1, stored.shape[-1]).index_copy_(
-                0, rows.slots(stored.shape[1]), new.reshape(-1, new.shape[-1])
+                0, rows.slot_indices(stored.shape[1]), new.reshape(-1, new.shape[-1])
             )
         if rows.span is not None:
             return self.keys[rows.span, :, : rows.reach], self.values[rows.span, :, : rows.reach]
@@ -121,7 +121,7 @@ class KVCache(Cache):  # type: ignore[misc]
         self._slots: dict[int, Tensor] = {}
         super().__init__(layers=[KVCacheLayer(self) for _ in range(layers)])
 
-    def aim(self, chosen: Sequence[int], places: Tensor, *, queries: int, device: torch.device) -> None:
+    def select_slots(self, chosen: Sequence[int], places: Tensor, *, queries: int, device: torch.device) -> None:
         """Select the slots and positions that the next forward pass writes.
 
         Args:
@@ -140,7 +140,7 @@ class KVCache(Cache):  # type: ignore[misc]
         self.spread = self.chosen - low if self.span is not None and size != len(chosen) else None
         self._slots = {}
 
-    def slots(self, heads: int) -> Tensor:
+    def slot_indices(self, heads: int) -> Tensor:
         """Return [B · heads · width] indices of the new tokens in the flattened slots, heads and positions of a
         layer."""
         known = self._slots.get(heads)

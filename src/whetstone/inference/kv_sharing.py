@@ -28,7 +28,7 @@ class SharedPrefix:
     """Length of the shared prefix in tokens, at least one; for a single slot, all its tokens except the new one."""
 
     @property
-    def saved(self) -> int:
+    def num_saved_keys(self) -> int:
         """Number of keys that need not be read again."""
         return (len(self.members) - 1) * self.length
 
@@ -46,7 +46,7 @@ class PrefixSharing:
         """Number of the span that the slot's next write can extend."""
         self._numbers = itertools.count()
 
-    def written(self, row: int, start: int, end: int) -> None:
+    def record_write(self, row: int, start: int, end: int) -> None:
         """Record that positions `start` to `end` of a slot have new keys.
 
         Later positions become invalid.
@@ -67,7 +67,7 @@ class PrefixSharing:
         """Record that a slot is empty."""
         self._stretches[row], self._growing[row] = [], None
 
-    def shared(self, rows: Sequence[int], lengths: Sequence[int]) -> list[SharedPrefix]:
+    def group_by_prefix(self, rows: Sequence[int], lengths: Sequence[int]) -> list[SharedPrefix]:
         """Group slots by shared prefix so that as few keys as possible are read.
 
         Args:
@@ -110,7 +110,7 @@ def _split_group(
     together = SharedPrefix(tuple(members), end)
     separate = _split_group(within, known, lengths, depth) if within else []
     separate += [shared for group in further for shared in _split_group(group, known, lengths, depth + 1)]
-    return [together] if together.saved > sum(shared.saved for shared in separate) else separate
+    return [together] if together.num_saved_keys > sum(shared.num_saved_keys for shared in separate) else separate
 
 
 def _by_number(members: Sequence[int], known: Sequence[Stretches], depth: int) -> list[list[int]]:

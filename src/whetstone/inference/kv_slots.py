@@ -65,7 +65,7 @@ class KVSlots:
         """Whether a slot is free or idle."""
         return bool(self._free or self._resting)
 
-    def take(
+    def allocate_slot(
         self, episode: str, keys: Sequence[int], prompt: Sequence[int], usable: int
     ) -> tuple[KVSlot, tuple[KVSlot, int] | None] | str:
         """Allocate a slot for a prompt and mark it busy.
@@ -119,7 +119,7 @@ class KVSlots:
             self._find_under(row, row.computed_keys)
             self._resting[row] = None
 
-    def drop(self, episode: str) -> None:
+    def release_slot(self, episode: str) -> None:
         """Release the slot of a finished episode.
 
         Its keys can still serve others, but the slot is reused first.
@@ -132,7 +132,7 @@ class KVSlots:
             self._resting.pop(row, None)
             heapq.heappush(self._free, row.number)
 
-    def clear(self, row: KVSlot) -> None:
+    def clear_slot(self, row: KVSlot) -> None:
         """Discard the keys of a slot."""
         row.keys, row.computed_keys, row.promised = [], [], ()
         self._find_under(row, ())
@@ -210,9 +210,9 @@ def _hashes(ids: Sequence[int], length: int) -> list[int]:
     return hashes
 
 
-def common_length(one: Sequence[int], other: Sequence[int], most: int) -> int:
-    """Return the length of the common prefix, at most `most`."""
-    limit = min(len(one), len(other), most)
+def common_length(one: Sequence[int], other: Sequence[int], max_length: int) -> int:
+    """Return the length of the common prefix, at most `max_length`."""
+    limit = min(len(one), len(other), max_length)
     if list(one[:limit]) == list(other[:limit]):
         return limit
     return next(i for i in range(limit) if one[i] != other[i])

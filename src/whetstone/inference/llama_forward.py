@@ -55,13 +55,15 @@ class Blocks:
     compiled: CompiledBlocks | None = None
     """The same blocks by compiled functions; None if the machine or the model does not allow it."""
 
-    def states(self, ids: Tensor, places: Tensor, cache: KVCache, prompts: Sequence[int] | None = None) -> Tensor:
+    def compute_states(
+        self, ids: Tensor, places: Tensor, cache: KVCache, prompts: Sequence[int] | None = None
+    ) -> Tensor:
         """Feed tokens to the KV slots that the cache is aimed at.
 
         Args:
             ids: [N, L], tokens of the slots first, then padding.
             places: [N, L] position of each token in its slot.
-            cache: KV cache after `KVCache.aim`.
+            cache: KV cache after `KVCache.select_slots`.
             prompts: See `plan_reads`.
 
         Returns:
@@ -71,8 +73,8 @@ class Blocks:
         if embeddings.dtype == torch.float32:  # the bits depend on the number of threads
             return self._states(ids, places, cache, prompts, contextlib.nullcontext)
         shares = ProductThreads(_WIDER * ids.numel() * embeddings.shape[1])
-        with shares.between():
-            return self._states(ids, places, cache, prompts, shares.product)
+        with shares.reduce_threads():
+            return self._states(ids, places, cache, prompts, shares.use_all_threads)
 
     def _states(
         self, ids: Tensor, places: Tensor, cache: KVCache, prompts: Sequence[int] | None, product: InProduct
@@ -86,13 +88,13 @@ class Blocks:
             reading = plan_reads(cache, hidden.dtype, prompts)
         step = _Pass(cache, cos, sin, reading, product)
         for number, layer in enumerate(body.layers):
-            hidden = hidden + step.attended(
+            hidden = hidden + step.attend(
                 layer.self_attn, number, windows[number], _apply_norm(layer.input_layernorm, hidden)
             )
-            hidden = hidden + step.transformed(layer.mlp, _apply_norm(layer.post_attention_layernorm, hidden))
+            hidden = hidden + step.apply_mlp(layer.mlp, _apply_norm(layer.post_attention_layernorm, hidden))
         return _apply_norm(body.norm, hidden)
 
-    def logits(self, states: Tensor) -> Tensor:
+    def compute_logits(self, states: Tensor) -> Tensor:
         """Compute [..., V] contiguous logits of [..., hidden] states."""
         logits: Tensor = self.model.lm_head(states)
         return logits.contiguous()
@@ -110,7 +112,7 @@ class _Pass:
     """Keys to read if slots share prefixes; None: each slot is read separately."""
     product: InProduct
 
-    def attended(self, attention: Any, number: int, window: int | None, normed: Tensor) -> Tensor:
+    def attend(self, attention: Any, number: int, window: int | None, normed: Tensor) -> Tensor:
         """Return [N, L, hidden] output of the attention of a layer."""
         with self.product():
             projected = [attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)]
@@ -136,7 +138,7 @@ class _Pass:
             added: Tensor = attention.o_proj(mixed)
         return added
 
-    def transformed(self, mlp: Any, normed: Tensor) -> Tensor:
+    def apply_mlp(self, mlp: Any, normed: Tensor) -> Tensor:
         """Return [N, L, hidden] output of the MLP of a layer."""
         with self.product():
             gate, up = mlp.gate_proj(normed), mlp.up_proj(normed)

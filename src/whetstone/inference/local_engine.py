@@ -172,7 +172,7 @@ class LocalEngine:
 
     def forget(self, episode: str) -> None:
         """See `Engine.forget`."""
-        self._rows.drop(episode)
+        self._rows.release_slot(episode)
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
         """See `Engine.load_weights`. Tensors that already belong to the model are not copied."""
@@ -295,7 +295,7 @@ class LocalEngine:
             request = self._waiting[0]
             # tokens to score must be computed; for a generation that is the last token, for its logits
             usable = request.start - 1
-            taken = self._rows.take(request.episode, request.keys, request.computed_keys, usable)
+            taken = self._rows.allocate_slot(request.episode, request.keys, request.computed_keys, usable)
             if taken == "full":
                 break
             self._waiting.popleft()
@@ -343,25 +343,25 @@ class LocalEngine:
 
     def _finish_ended(self) -> None:
         """Return the results of finished requests and release their slots."""
-        for request in [r for r in self._waiting if r.ended]:
+        for request in [r for r in self._waiting if r.is_ended]:
             self._waiting.remove(request)
             if self._room is not None:
                 self._room.release()
             if not request.result.done():
-                request.result.set_result(request.answer())
-        ended = [request for request in self._running if request.ended]
+                request.result.set_result(request.build_result())
+        ended = [request for request in self._running if request.is_ended]
         if not ended:
             return
-        self._running = [request for request in self._running if not request.ended]
+        self._running = [request for request in self._running if not request.is_ended]
         for request in ended:
             assert request.row is not None
             if request.error is not None:
-                self._rows.clear(request.row)
+                self._rows.clear_slot(request.row)
                 _fail(request.result, request.error)
             elif not request.result.done():
-                request.result.set_result(request.answer())
+                request.result.set_result(request.build_result())
             if request.sampling is None:
-                self._rows.drop(request.episode)
+                self._rows.release_slot(request.episode)
             self._rows.mark_idle(request.row)
         failed = sum(request.error is not None for request in ended)
         self._count(requests=len(ended) - failed, failed=failed)
@@ -380,11 +380,11 @@ class LocalEngine:
             self._forward.cache.copy(source, target, length)
         while True:
             began = time.perf_counter()
-            wanted = [(*request.next_piece(), request) for request in self._running if not request.ended]
+            wanted = [(*request.next_piece(), request) for request in self._running if not request.is_ended]
             prompts = [(size, request) for size, drawn, request in wanted if not drawn]
             computed = self._prefill(prompts) if prompts else 0
             # requests whose prompt is complete continue in the same step
-            speaking = [request for request in self._running if not request.ended and request.next_piece()[1]]
+            speaking = [request for request in self._running if not request.is_ended and request.next_piece()[1]]
             if speaking:
                 self._draw(speaking, self._feed(speaking, [1] * len(speaking), is_decode=True))
             self._count(
@@ -394,7 +394,7 @@ class LocalEngine:
                 steps=bool(speaking),
             )
             self._streamer.schedule_callbacks(self._running, loop)
-            ended = any(request.ended for request in self._running)
+            ended = any(request.is_ended for request in self._running)
             if self._interrupted or ended or self._should_admit():
                 return
 
@@ -421,14 +421,16 @@ class LocalEngine:
     def _feed(
         self, requests: Sequence[Request], sizes: Sequence[int], *, is_decode: bool = False, everywhere: bool = False
     ) -> Tensor:
-        """Feed the next tokens of each request; return logits as `SlotForward.logits` does."""
+        """Feed the next tokens of each request; return logits as `SlotForward.compute_logits` does."""
         rows = [request.row for request in requests if request.row is not None]
         starts = [len(row.keys) for row in rows]
         spans = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
         new = [request.ids[span] for request, span in zip(requests, spans, strict=True)]
         numbers = [row.number for row in rows]
         prompts = [row.prompt for row in rows] if is_decode else None
-        logits = self._forward.logits(numbers, starts, new, is_decode=is_decode, prompts=prompts, everywhere=everywhere)
+        logits = self._forward.compute_logits(
+            numbers, starts, new, is_decode=is_decode, prompts=prompts, everywhere=everywhere
+        )
         for request, row, span in zip(requests, rows, spans, strict=True):
             keys = request.keys[span]
             if not is_decode and row.prompt == len(row.computed_keys):
@@ -439,7 +441,7 @@ class LocalEngine:
 
     def _draw(self, requests: Sequence[Request], logits: Tensor) -> None:
         """Sample the next token of each request without unprocessed tokens, from its logits [B, V]."""
-        complete = [i for i, request in enumerate(requests) if request.missing == 0]
+        complete = [i for i, request in enumerate(requests) if request.num_uncomputed == 0]
         if len(complete) < len(requests):
             requests, logits = [requests[i] for i in complete], logits[complete]
         if not complete:
@@ -447,14 +449,17 @@ class LocalEngine:
         samplings = [request.sampling for request in requests if request.sampling is not None]
         if not self._draws_where_it_computes:
             logits = logits.cpu()
-        places, allowed = [len(request.logprobs) for request in requests], [request.allowed for request in requests]
+        places, allowed = (
+            [len(request.logprobs) for request in requests],
+            [request.allowed_tokens for request in requests],
+        )
         drawn = sample_tokens(logits, samplings, places, allowed)
         sound = torch.isfinite(logits.amax(-1)).tolist()  # NaN and infinity come through the maximum
-        for request, token, is_sound in zip(requests, drawn.rows(), sound, strict=True):
+        for request, token, is_sound in zip(requests, drawn.iterate_tokens(), sound, strict=True):
             if not is_sound:
                 self._fail_nonfinite(request)
                 continue
-            request.add(token, self.version, context_length=self.context_length)
+            request.add_token(token, self.version, context_length=self.context_length)
             if request.finish != "stop" and request.sampling is not None and request.sampling.stop_strings:
                 assert self._detokenize is not None
                 request.stop_at_strings(self._detokenize)
@@ -474,7 +479,7 @@ class LocalEngine:
                 following = torch.tensor(request.ids[first + 1 : last + 1], device=row.device)
                 request.logprobs += distribution.gather(1, following.unsqueeze(1)).squeeze(1).tolist()
                 request.entropies += (-(distribution.exp() * distribution.clamp_min(-1e4)).sum(-1)).tolist()
-            if request.missing == 0:
+            if request.num_uncomputed == 0:
                 request.finish = "stop"
 
     def _fail_nonfinite(self, request: Request) -> None:
@@ -604,13 +609,13 @@ def slots_error(forward: SlotForward, plain: ReferenceForward) -> float:
     """Return the error of KV slots relative to the reference: prompt, continuation, decoded tokens and a fork."""
     first, second = plain.sequences
     stem, length = plain.stem, len(first)
-    with forward.tried(rows=2, length=length):
-        worst = plain.relative_error(0, 0, forward.logits([0], [0], [first[:stem]], everywhere=True)[0, :stem])
+    with forward.temporary_slots(rows=2, length=length):
+        worst = plain.relative_error(0, 0, forward.compute_logits([0], [0], [first[:stem]], everywhere=True)[0, :stem])
         forward.cache.copy(0, 1, stem - 2)
         starts, continuations = [stem, stem - 2], [first[stem : stem + 3], second[stem - 2 : -1]]
-        logits = forward.logits([0, 1], starts, continuations, everywhere=True)
+        logits = forward.compute_logits([0, 1], starts, continuations, everywhere=True)
         for row in (0, 1):
             worst = max(worst, plain.relative_error(row, starts[row], logits[row, : len(continuations[row])]))
         ends = [stem + 3, length - 1]
-        drawn = forward.logits([0, 1], ends, [[first[ends[0]]], [second[ends[1]]]], is_decode=True)
+        drawn = forward.compute_logits([0, 1], ends, [[first[ends[0]]], [second[ends[1]]]], is_decode=True)
         return max(worst, *(plain.relative_error(row, ends[row], drawn[row : row + 1]) for row in (0, 1)))

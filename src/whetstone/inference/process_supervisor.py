@@ -19,7 +19,7 @@ import threading
 _SECONDS_TO_END = 10.0
 
 
-def main() -> None:
+def supervise_process() -> None:
     """Run the command and exit with its status."""
     process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
     threading.Thread(target=_until_nobody_asks, args=(process,), daemon=True).start()
@@ -42,4 +42,4 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    supervise_process()

@@ -76,18 +76,18 @@ class Request:
         return self.ids[self.start :]
 
     @property
-    def allowed(self) -> np.ndarray | None:
+    def allowed_tokens(self) -> np.ndarray | None:
         """[V] tokens that the constraint allows next; None: all."""
         constraint = self.sampling.constraint if self.sampling is not None else None
         return None if constraint is None else constraint.allowed(self.tokens)
 
     @property
-    def ended(self) -> bool:
+    def is_ended(self) -> bool:
         """Whether no more tokens are to be computed."""
         return self.finish is not None or self.error is not None or self.result.done()
 
     @property
-    def missing(self) -> int:
+    def num_uncomputed(self) -> int:
         """Number of tokens that are not yet in the KV cache."""
         assert self.row is not None
         return len(self.ids) - len(self.row.keys)
@@ -106,7 +106,7 @@ class Request:
     @property
     def has_unstreamed(self) -> bool:
         """Whether there are sampled tokens that `on_tokens` did not receive."""
-        return self.on_tokens is not None and len(self.versions) > self.streamed and not self.ended
+        return self.on_tokens is not None and len(self.versions) > self.streamed and not self.is_ended
 
     def stream(self) -> None:
         """Call `on_tokens` with the tokens sampled so far; abort if it returns True."""
@@ -123,7 +123,7 @@ class Request:
             self.logprobs.clear()
             self.entropies.clear()
 
-    def add(self, drawn: SampledToken, version: int, *, context_length: int) -> None:
+    def add_token(self, drawn: SampledToken, version: int, *, context_length: int) -> None:
         """Append a sampled token and set the finish reason if it is the last."""
         assert self.sampling is not None
         self.ids.append(drawn.token)
@@ -152,7 +152,7 @@ class Request:
         if any(stop in text for stop in self.sampling.stop_strings):
             self.finish = "stop"
 
-    def answer(self) -> Generation | Scores:
+    def build_result(self) -> Generation | Scores:
         """Return the result."""
         if self.sampling is None:
             return Scores(tuple(self.logprobs), tuple(self.entropies))

@@ -43,7 +43,7 @@ class RestartingEngine:
     Args:
         make: Creates an engine with the weights last loaded, under the given version.
         heard: Called with a line at each restart.
-        most: Maximum number of consecutive restarts without a response.
+        max_restarts: Maximum number of consecutive restarts without a response.
         back_off_seconds: Delay before the first of them; doubled before each further one.
         first: An existing engine to start with; None: one is created.
     """
@@ -53,11 +53,11 @@ class RestartingEngine:
         make: Callable[[int], Engine],
         *,
         heard: Callable[[str], None] = lambda line: None,
-        most: int = 5,
+        max_restarts: int = 5,
         back_off_seconds: float = 0.5,
         first: Engine | None = None,
     ) -> None:
-        self._make, self.heard, self.most, self.back_off_seconds = make, heard, most, back_off_seconds
+        self._make, self.heard, self.max_restarts, self.back_off_seconds = make, heard, max_restarts, back_off_seconds
         self._engine = make(0) if first is None else first
         self._before = EngineStatistics()
         self._in_a_row = 0
@@ -79,7 +79,7 @@ class RestartingEngine:
     @property
     def alive(self) -> bool:
         """Whether the engine can respond."""
-        return not self._closed and self._in_a_row < self.most
+        return not self._closed and self._in_a_row < self.max_restarts
 
     @property
     def is_engine_alive(self) -> bool:
@@ -147,8 +147,10 @@ class RestartingEngine:
             raise InfrastructureError("the engine is closed")
         async with self._restarting:
             if not self._engine.alive:
-                if self._in_a_row >= self.most:
-                    raise InfrastructureError(f"the engine died {self.most} times in a row; it is not restarted")
+                if self._in_a_row >= self.max_restarts:
+                    raise InfrastructureError(
+                        f"the engine died {self.max_restarts} times in a row; it is not restarted"
+                    )
                 dead, pause = self._engine, min(_LONGEST_BACK_OFF, self.back_off_seconds * 2**self._in_a_row)
                 self.heard(f"the engine died; it is restarted in {pause:g} s")
                 await asyncio.sleep(pause)

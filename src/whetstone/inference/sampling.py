@@ -38,7 +38,7 @@ class SampledTokens:
     measured: Mapping[str, Tensor] = field(default_factory=dict)
     """By name, [B] further numbers per token; see `Tokens.measured`."""
 
-    def rows(self) -> Iterator[SampledToken]:
+    def iterate_tokens(self) -> Iterator[SampledToken]:
         """Yield the rows as numbers, read with one transfer: on a device each read synchronizes."""
         columns = (self.tokens, self.logprobs, self.model_logprobs, self.entropies, *self.measured.values())
         read = torch.stack([column.double() for column in columns]).tolist()
@@ -152,8 +152,8 @@ def _invert_cdf(probabilities: Tensor, numbers: Tensor) -> Tensor:
     before = ends.roll(1, 1).gather(1, block).where(block > 0, 0.0)
     # strictly above the threshold: a token of probability 0 is never sampled; and below the last sum of the block,
     # which is rounded differently than its sum above
-    most = torch.nextafter(within[:, -1:], torch.zeros_like(before))
-    at = torch.searchsorted(within, torch.minimum(thresholds - before, most).clamp_min(0), right=True)
+    max_below = torch.nextafter(within[:, -1:], torch.zeros_like(before))
+    at = torch.searchsorted(within, torch.minimum(thresholds - before, max_below).clamp_min(0), right=True)
     return (block * size + at).squeeze(1).clamp_max(probabilities.shape[1] - 1)
 
 
@@ -210,8 +210,8 @@ def _truncate(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     """Apply top-k, then top-p, then min-p to [B, V]: −inf for excluded tokens; the most likely always stays."""
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
     ks = torch.tensor([s.top_k or scaled.shape[1] for s in samplings], device=scaled.device).clamp_max(scaled.shape[1])
-    least = ordered.gather(1, (ks - 1).unsqueeze(1))
-    ordered = ordered.masked_fill(ordered < least, -torch.inf)
+    min_kept = ordered.gather(1, (ks - 1).unsqueeze(1))
+    ordered = ordered.masked_fill(ordered < min_kept, -torch.inf)
     probabilities = ordered.softmax(-1)
     # tokens stay while the sum before them is below top_p
     before = probabilities.cumsum(-1) - probabilities

@@ -58,7 +58,7 @@ class Connection:
     @property
     def alive(self) -> bool:
         """Whether the server can respond."""
-        if not self.dead and self._process is not None and self._process.ended:
+        if not self.dead and self._process is not None and self._process.has_exited:
             self.mark_dead(f"the {self.server} server exited: {self._process.last_words}")
         return not self.dead
 
@@ -106,7 +106,7 @@ class Connection:
             InfrastructureError: If the server fails or does not respond.
         """
         answer = await self.request(method, path, body, **query)
-        text = self.describe(path, answer)
+        text = self.describe_response(path, answer)
         if answer.status >= 500:
             await self._examine()
             raise InfrastructureError(text)
@@ -119,13 +119,13 @@ class Connection:
         except ValueError:
             raise InfrastructureError(text) from None
 
-    def describe(self, path: str, answer: BoundedResponse) -> str:
+    def describe_response(self, path: str, answer: BoundedResponse) -> str:
         """Describe a response in one line."""
         return (
             f"the {self.server} server at {self.address} responded to {path} with {answer.status}: {_message(answer)}"
         )
 
-    def error(self, problem: str) -> EngineError:
+    def build_error(self, problem: str) -> EngineError:
         """Return an error about the kind of server."""
         return EngineError(f"the {self.server} server at {self.address} {problem}")
 
@@ -145,7 +145,7 @@ class Connection:
             self._process = self._start()
         end = time.monotonic() + (self.start_seconds if self._process is not None else 0.0)
         while not await self._healthy():
-            if self._process is not None and self._process.ended:
+            if self._process is not None and self._process.has_exited:
                 problem = f"the {self.server} server exited before it responded: {self._process.last_words}"
                 raise InfrastructureError(problem) if is_restart else EngineError(problem)
             if time.monotonic() >= end:

@@ -423,14 +423,14 @@ class ServerEngine(ABC):
         if sampling.stop_strings and self._detokenize is None:
             raise ValueError("stop_strings: this engine was made without detokenize and cannot read text")
         if sampling.forced and not is_plain(sampling):
-            raise self.at.error("gives log-probs of forced tokens only at temperature 1, without bias or cuts")
+            raise self.at.build_error("gives log-probs of forced tokens only at temperature 1, without bias or cuts")
         if not self.of_the_draw and sampling.temperature not in (0, 1):
-            raise self.at.error(
+            raise self.at.build_error(
                 f"gives the model's log-probs, which at temperature {sampling.temperature:g} are not those of the "
                 f"sampling distribution; {self.of_the_draw_by}"
             )
         if not self.of_the_draw and sampling.temperature == 1 and not is_plain(sampling):
-            raise self.at.error(f"gives the model's log-probs, before bias and truncation; {self.of_the_draw_by}")
+            raise self.at.build_error(f"gives the model's log-probs, before bias and truncation; {self.of_the_draw_by}")
 
     of_the_draw_by: str
     """How to make a server return processed log-probs."""

@@ -53,7 +53,7 @@ class ServerProcess:
         )
 
     @property
-    def ended(self) -> bool:
+    def has_exited(self) -> bool:
         """Whether the process has exited."""
         return self._process.poll() is not None
 

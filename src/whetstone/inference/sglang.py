@@ -58,11 +58,11 @@ class SGLangEngine(ServerEngine):
     async def _connect(self) -> str:
         described = await self.at.request_json("GET", "/get_model_info")
         if "model_path" not in described:
-            raise self.at.error("is not SGLang: /get_model_info has no model_path")
+            raise self.at.build_error("is not SGLang: /get_model_info has no model_path")
         configured = await self.at.request_json("GET", "/get_server_info")
         length = configured.get("context_length") or configured.get("max_req_input_len")
         if length is None:
-            raise self.at.error("reports no context length; start it with --context-length")
+            raise self.at.build_error("reports no context length; start it with --context-length")
         self.context_length = int(length)
         await self.find_what_logprobs_are(temperature=1e-4)  # its log-probs are before cuts
         return str(described.get("weight_version") or "")
@@ -71,7 +71,7 @@ class SGLangEngine(ServerEngine):
         super()._check(sampling)
         cut = sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0 or sampling.logit_bias
         if cut and sampling.temperature > 0:
-            raise self.at.error(
+            raise self.at.build_error(
                 "returns no log-probs after bias and truncation; sample without top_k, top_p, min_p and logit_bias"
             )
 
@@ -95,7 +95,7 @@ class SGLangEngine(ServerEngine):
     def _reply(self, read: Mapping[str, Any], question: ServerRequest) -> ServerResponse:
         meta = read["meta_info"]
         if meta.get("output_token_logprobs") is None:
-            raise self.at.error("returns no log-probs")
+            raise self.at.build_error("returns no log-probs")
         drawn = [(int(token), float(logprob)) for logprob, token, *_ in meta["output_token_logprobs"]]
         finish: Literal["stop", "length", "abort"] = meta["finish_reason"]["type"]
         if finish not in ("stop", "length", "abort"):

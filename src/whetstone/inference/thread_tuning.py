@@ -165,7 +165,7 @@ class ProductThreads:
         self._few = 1 if numbers < _SMALL else self._there
 
     @contextlib.contextmanager
-    def between(self) -> Iterator[None]:
+    def reduce_threads(self) -> Iterator[None]:
         """Use one thread within the block, except in products."""
         torch.set_num_threads(self._few)
         try:
@@ -174,7 +174,7 @@ class ProductThreads:
             torch.set_num_threads(self._there)
 
     @contextlib.contextmanager
-    def product(self) -> Iterator[None]:
+    def use_all_threads(self) -> Iterator[None]:
         """Use all threads within the block."""
         torch.set_num_threads(self._there)
         yield

@@ -103,7 +103,7 @@ class VLLMEngine(ServerEngine):
         described = await self.at.request_json("GET", "/openapi.json")
         self._paths = frozenset(described.get("paths", ()))
         if not self._paths & {_GENERATE, _COMPLETIONS}:
-            raise self.at.error("is not vLLM: it has neither /inference/v1/generate nor /v1/completions")
+            raise self.at.build_error("is not vLLM: it has neither /inference/v1/generate nor /v1/completions")
         (model, *_) = (await self.at.request_json("GET", "/v1/models"))["data"]
         self._model, self.context_length = str(model["id"]), int(model["max_model_len"])
         await self.find_what_logprobs_are()
@@ -144,9 +144,9 @@ class VLLMEngine(ServerEngine):
         choice, usage = read["choices"][0], read["usage"]
         tokens = choice.get("token_ids")
         if tokens is None:
-            raise self.at.error("returns no token ids: it is older than vLLM 0.10.2")
+            raise self.at.build_error("returns no token ids: it is older than vLLM 0.10.2")
         if choice.get("logprobs") is None:
-            raise self.at.error("returns no log-probs; check its --max-logprobs, and proxies before it")
+            raise self.at.build_error("returns no log-probs; check its --max-logprobs, and proxies before it")
         logprobs = (
             [one["logprob"] for one in choice["logprobs"]["content"]]
             if "content" in choice["logprobs"]
@@ -174,7 +174,7 @@ class VLLMEngine(ServerEngine):
             return ()
         prompt_logprobs = read.get("prompt_logprobs") or choice.get("prompt_logprobs")
         if prompt_logprobs is None:
-            raise self.at.error("returns no log-probs of a prompt")
+            raise self.at.build_error("returns no log-probs of a prompt")
         places = range(question.score_from, len(question.tokens))
         return tuple(_logprob(prompt_logprobs[place][str(question.tokens[place])]["logprob"]) for place in places)
 
@@ -208,7 +208,7 @@ class VLLMEngine(ServerEngine):
         answer = await self.at.request("POST", path, body)
         if answer.status < 300:  # some respond in JSON, some in plain text
             return
-        problem = f"weights could not be loaded: {self.at.describe(path, answer)}"
+        problem = f"weights could not be loaded: {self.at.describe_response(path, answer)}"
         if answer.status >= 500:
             self.at.mark_dead(problem)  # its worker does not survive weights that do not fit
         raise EngineError(problem)
@@ -239,7 +239,7 @@ class VLLMEngine(ServerEngine):
     def _need(self, path: str, otherwise: str) -> None:
         if path not in self._paths:
             by = "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if path == _LORA else "VLLM_SERVER_DEV_MODE=1"
-            raise self.at.error(f"{otherwise}; start it with {by}")
+            raise self.at.build_error(f"{otherwise}; start it with {by}")
 
     @property
     def _asked_model(self) -> str:

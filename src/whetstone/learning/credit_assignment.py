@@ -63,7 +63,7 @@ class CreditedSegment:
     """[A, trained heads] critic targets, NaN at tokens without a prediction; None without a critic."""
     value: Tensor | None = None
     """[A, trained heads] critic values before the update."""
-    placed: tuple[int, int] = (0, 0)
+    column_index: tuple[int, int] = (0, 0)
     """(index of its trajectory in the columns, index of the segment in the trajectory)."""
 
 
@@ -264,7 +264,7 @@ def _by_group(
         for k, segment in enumerate(entry.segments):
             credited = replace(segment, advantages=tuple(spread[i][k].tolist()))
             if not heads:
-                by_group[entry.number].append(CreditedSegment(credited, placed=(i, k)))
+                by_group[entry.number].append(CreditedSegment(credited, column_index=(i, k)))
                 continue
             target, value = (torch.stack([of_head[i][k] for of_head in each], 1).float() for each in (targets, values))
             by_group[entry.number].append(CreditedSegment(credited, target, value, (i, k)))

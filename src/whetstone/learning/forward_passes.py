@@ -214,7 +214,7 @@ class LocalPasses:
 
     def norm(self) -> float:
         """See `ForwardPasses.norm`."""
-        return _clipped_norm(self.policy.trained(), math.inf) / self.scale
+        return _clipped_norm(self.policy.trainable_parameters(), math.inf) / self.scale
 
     def drop(self) -> None:
         """See `ForwardPasses.drop`."""
@@ -308,7 +308,7 @@ def apply_gradient(
     Returns:
         Metrics of the step.
     """
-    parameters, scale = policy.trained(), loss_scale(policy)
+    parameters, scale = policy.trainable_parameters(), loss_scale(policy)
     if scale != 1.0:
         for parameter in parameters:
             if parameter.grad is not None:
@@ -329,7 +329,7 @@ def apply_gradient(
 
 def drop_gradient(policy: Policy) -> None:
     """Drop the gradient of a policy."""
-    for parameter in policy.trained():
+    for parameter in policy.trainable_parameters():
         parameter.grad = None
 
 
@@ -368,6 +368,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
-def _clipped_norm(parameters: Sequence[torch.nn.Parameter], most: float) -> float:
+def _clipped_norm(parameters: Sequence[torch.nn.Parameter], max_norm: float) -> float:
     """Return the norm of the gradient, and scale a longer gradient down to the norm `most`."""
-    return torch.nn.utils.clip_grad_norm_(parameters, most).item()
+    return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()

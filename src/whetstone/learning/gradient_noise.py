@@ -104,8 +104,8 @@ class GradientNoise:
         """Number of equally weighted measurements with the same error."""
         if independent > 1:
             error = math.sqrt(max(0.0, square - signal**2) / (independent - 1))
-            most = signal + 2 * error
-            metrics["update/noise_scale_min"] = max(0.0, count * (big / most - 1)) if most > 0 else 0.0
+            max_signal = signal + 2 * error
+            metrics["update/noise_scale_min"] = max(0.0, count * (big / max_signal - 1)) if max_signal > 0 else 0.0
         return metrics
 
     def state_dict(self) -> dict[str, Any]:

@@ -39,13 +39,13 @@ class ProcessModel:
 
     def learn(self, columns: Columns) -> dict[str, float]:
         """Make one update on every (success, failure) of the step's groups; without a pair, none."""
-        placed = [(i, k) for i, entry in enumerate(columns.trajectories) for k in range(len(entry.segments))]
-        segments = [columns.trajectories[i].segments[k] for i, k in placed]
+        column_index = [(i, k) for i, entry in enumerate(columns.trajectories) for k in range(len(entry.segments))]
+        segments = [columns.trajectories[i].segments[k] for i, k in column_index]
         temperature = columns.temperature
         now = self.trainer.logprobs(segments, temperature=temperature)
         old = [numbers for of in columns.split_by_segment(columns["old_logprobs"]) for numbers in of]
         objective = partial(process_preference, beta=self.settings.beta, pool=self.settings.pool)
-        sums = build_sequence_logprobs(columns, placed, "trajectory")
+        sums = build_sequence_logprobs(columns, column_index, "trajectory")
         slopes, value, metrics = compute_coefficients(objective, sums, {"learner": now, "old": old})
         divisor = max(1, sum(map(action_tokens, segments)))
 

@@ -80,7 +80,9 @@ class LocalLearner:
         Each update is made on its part of the groups.
         """
         outer = batch.outer_rate != 1
-        before = [parameter.detach().clone() for parameter in self.trainer.policy.trained()] if outer else []
+        before = (
+            [parameter.detach().clone() for parameter in self.trainer.policy.trainable_parameters()] if outer else []
+        )
         spec, trainer = self._adapt_spec(batch), self.trainer
         settings, critic = spec.settings, trainer.policy.critic
         trainer.optimizers.share = batch.budget_share
@@ -243,7 +245,7 @@ class LocalLearner:
     def _interpolate(self, before: Sequence[Tensor], rate: float) -> None:
         """Move the weights only by a fraction of an update; see `UpdateBatch.outer_rate`."""
         with torch.no_grad():
-            for parameter, was in zip(self.trainer.policy.trained(), before, strict=True):
+            for parameter, was in zip(self.trainer.policy.trainable_parameters(), before, strict=True):
                 parameter.copy_(reptile_step(was, parameter, rate=rate))
         self.trainer.optimizers.refresh()
 
@@ -318,7 +320,7 @@ def _predicts_state_value(head: str) -> bool:
 
 def _follow(critic: Critic | None, settings: CriticSettings | None) -> None:
     if critic is not None and settings is not None:
-        critic.follow(settings.target_update_rate)
+        critic.update_targets(settings.target_update_rate)
 
 
 def _add(entropies: dict[int, tuple[float, int]], added: Mapping[int, tuple[float, int]]) -> None:
@@ -360,7 +362,7 @@ def _convert_sequence_loss(
         logprobs["reference"] = batch.columns["reference_logprobs"][:count]
     level = get_sequence_level(spec.objective)
     per_token, value, metrics = compute_coefficients(
-        spec.objective, build_sequence_logprobs(batch_credit.columns, batch.placed, level), logprobs
+        spec.objective, build_sequence_logprobs(batch_credit.columns, batch.column_index, level), logprobs
     )
     nothing = [torch.zeros(len(old)) for old in batch.old[count:]]
     of_each = value * batch.divisor / max(1, sum(map(len, per_token)))

@@ -88,8 +88,8 @@ def split_minibatches(
         batch.add_critic_columns()
         if gaps is not None:
             gaps_by_segment = batch_credit.columns.split_by_segment(batch_credit.columns.expand(gaps, "turn", "token"))
-            batch.add_value_slopes([gaps_by_segment[i][k] for i, k in batch.placed])
-        of = [batch_credit.columns.trajectories[i].trajectory for i, _ in batch.placed]
+            batch.add_value_slopes([gaps_by_segment[i][k] for i, k in batch.column_index])
+        of = [batch_credit.columns.trajectories[i].trajectory for i, _ in batch.column_index]
         batch.of_others = [_is_off_policy(trajectory) for trajectory in of]
         batch.use_sampler_logprobs = _sampler_masks(batch_credit, batch)
         if batch.use_sampler_logprobs is not None and batch.before:
@@ -116,7 +116,7 @@ def _sampler_masks(batch_credit: BatchCredit, batch: Minibatch) -> list[Tensor] 
         CreditError: They are to be used, and there are none.
     """
     masks = []
-    for (i, _), segment in zip(batch.placed, batch.segments, strict=False):
+    for (i, _), segment in zip(batch.column_index, batch.segments, strict=False):
         trajectory = batch_credit.columns.trajectories[i].trajectory
         places = get_action_positions(segment)
         spliced = [segment.tokens.authors[place] is Author.INSERTED for place in places]
@@ -201,9 +201,9 @@ class Minibatch:
         return cls(segments, list(share), list(critic_segments), [torch.empty(0)] * len(segments), of_each)
 
     @property
-    def placed(self) -> list[tuple[int, int]]:
+    def column_index(self) -> list[tuple[int, int]]:
         """(index of the trajectory, index of the segment in it) of the policy's own segments."""
-        return [each.placed for each in self.credited]
+        return [each.column_index for each in self.credited]
 
     def loss(self, spec: LearningSpec, trainer: ModelTrainer, *, first: bool, critic_only: bool = False) -> UpdateLoss:
         """Return the loss with the terms of a stage at its current step.
@@ -239,7 +239,7 @@ class Minibatch:
         Demonstrations have 0.
         """
         at_actions = batch_credit.columns.split_by_segment(batch_credit.columns.per_token(name))
-        own_column = [at_actions[i][k] for i, k in self.placed]
+        own_column = [at_actions[i][k] for i, k in self.column_index]
         rest = self.segments[len(self.credited) :]
         return [*own_column, *(torch.zeros(action_tokens(segment)) for segment in rest)]
 

@@ -55,7 +55,7 @@ class Optimizers:
         """Factor of the policy's learning rate in the next update (`reinforcement.full_rate_groups`)."""
         self.critic_only = False
         """Whether an update changes only critics, and neither the policy nor its momentum."""
-        parameters, outside = policy.trained(), policy.non_body_parameters
+        parameters, outside = policy.trainable_parameters(), policy.non_body_parameters
         offloads = settings.optimizer_offload and policy.device.type != "cpu"
         self._kept = {p: _kept_copy(p) for p in parameters} if offloads else {}
         """CPU copy that is updated instead of a parameter, by parameter on a device."""

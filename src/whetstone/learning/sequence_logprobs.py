@@ -48,14 +48,16 @@ class SequenceLogprobs:
         return totals
 
 
-def build_sequence_logprobs(columns: Columns, placed: Sequence[tuple[int, int]], level: Level) -> SequenceLogprobs:
+def build_sequence_logprobs(
+    columns: Columns, column_index: Sequence[tuple[int, int]], level: Level
+) -> SequenceLogprobs:
     """Assign the tokens of a batch to sums: one per trajectory, or one per turn.
 
     A turn is compared with its siblings in the tree.
 
     Args:
         columns: Columns of the whole step.
-        placed: (index of the trajectory, index of the segment in it) of each segment of the batch.
+        column_index: (index of the trajectory, index of the segment in it) of each segment of the batch.
         level: `trajectory` or `turn`.
     """
     to_come = reward_to_go(columns["turn_rewards"], columns["trajectory"])
@@ -66,7 +68,7 @@ def build_sequence_logprobs(columns: Columns, placed: Sequence[tuple[int, int]],
     actions: list[object] = []
     turns: list[int] = []
     units: list[Tensor] = []
-    for i, k in placed:
+    for i, k in column_index:
         entry = columns.trajectories[i]
         in_segment = entry.segment == k
         turns_here, of_token = np.unique(

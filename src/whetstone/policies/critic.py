@@ -72,14 +72,14 @@ class Critic(torch.nn.Module):
             values = torch.cat([values, slow_values], 1)
         return values.sigmoid() if self.probabilities else values
 
-    def saved(self) -> dict[str, Any]:
+    def to_saved_state(self) -> dict[str, Any]:
         """Return everything that is needed to restore the critic."""
         options: dict[str, Any] = {"detached": self.detached, "probabilities": self.probabilities}
         options["learning_rate"] = self.learning_rate
         return {"heads": list(self.heads), **options, "state": self.state_dict()}
 
     @torch.no_grad()
-    def follow(self, rate: float) -> None:
+    def update_targets(self, rate: float) -> None:
         """Update target networks by Polyak averaging: θ̄ ← τ θ + (1 − τ) θ̄, τ = `rate`."""
         if self.slow:
             self.slow_weight.lerp_(self.value.weight[self.follows], rate)  # type: ignore[operator]

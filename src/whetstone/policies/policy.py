@@ -71,7 +71,7 @@ class Policy:
         """Number of parameters; tied ones count once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def trained(self) -> list[torch.nn.Parameter]:
+    def trainable_parameters(self) -> list[torch.nn.Parameter]:
         """Return the parameters that an optimizer may change."""
         critic = list(self.critic.parameters()) if self.critic is not None else []
         return [p for p in (*self.model.parameters(), *critic) if p.requires_grad]
@@ -101,7 +101,7 @@ def freeze_parameters(policy: Policy, patterns: Sequence[str]) -> None:
             raise PolicyError(f'no parameter is named "{pattern}"{did_you_mean(pattern, names)}')
         for name in fitting:
             names[name].requires_grad_(False)
-    if not policy.trained():
+    if not policy.trainable_parameters():
         raise PolicyError(f"{', '.join(patterns)}: leaves nothing to train")
 
 

@@ -172,7 +172,7 @@ def _save_member(
     if optimizer.get(SHARDS) is not None:
         shutil.move(optimizer[SHARDS], folder / _SHARDS)
     if policy.critic is not None:
-        torch.save(policy.critic.saved(), folder / "trainer" / "critic.pt")
+        torch.save(policy.critic.to_saved_state(), folder / "trainer" / "critic.pt")
     for name, state in optimizer.get(MEMBERS, {}).items():
         other, learned = state()
         _save_member(folder / MEMBERS / name, other, learned, chat, at=at / MEMBERS / name)
@@ -294,7 +294,7 @@ def load_member(
 
 
 def load_critic(path: Path) -> dict[str, Any] | None:
-    """Return the saved critic of a checkpoint, or of a member in one (`Critic.saved`).
+    """Return the saved critic of a checkpoint, or of a member in one (`Critic.to_saved_state`).
 
     It is None if it has none.
     """

@@ -6,7 +6,7 @@ from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
     from whetstone.training.agent_evaluation import (
-        Agent as Agent,
+        EvaluatedAgent as EvaluatedAgent,
         load_agent as load_agent,
         evaluate_agent as evaluate_agent,
         resolve_recipe as resolve_recipe,

@@ -74,7 +74,7 @@ def evaluate(
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class EvaluatedAgent:
     """An agent to evaluate, with its recipe."""
 
     resolved: Resolved
@@ -96,7 +96,7 @@ def load_agent(
     policy: str | Path | ChatEndpoint | None = None,
     *,
     member: str | None = None,
-) -> Agent:
+) -> EvaluatedAgent:
     """Return the agent of a run or recipe.
 
     Args:
@@ -111,11 +111,11 @@ def load_agent(
     if isinstance(policy, str | Path):
         folder = Path(policy)
         if (folder / "recipe.yaml").is_file():
-            return Agent(resolved, *trained(folder), run_dir=run)
-        return Agent(resolved.with_changes({"policy": {"path": str(policy)}}), run_dir=run)
+            return EvaluatedAgent(resolved, *trained(folder), run_dir=run)
+        return EvaluatedAgent(resolved.with_changes({"policy": {"path": str(policy)}}), run_dir=run)
     own, memory = trained(run, member=member) if run is not None else (None, None)
     every_member = policy is None and run is not None and member is None
-    return Agent(resolved, own, memory, policy, run, every_member=every_member)
+    return EvaluatedAgent(resolved, own, memory, policy, run, every_member=every_member)
 
 
 def resolve_recipe(run_or_recipe: RunOrRecipe, overrides: Sequence[str] = ()) -> tuple[Resolved, Path | None]:
@@ -139,7 +139,7 @@ def resolve_recipe(run_or_recipe: RunOrRecipe, overrides: Sequence[str] = ()) ->
 
 
 def evaluate_agent(
-    agent: Agent,
+    agent: EvaluatedAgent,
     *,
     seed: int | None,
     record: EvaluationRecord | None,

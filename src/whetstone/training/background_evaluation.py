@@ -45,7 +45,7 @@ class BackgroundEvaluations:
         self.assembly, self.run_dir, self.log, self.on_result = assembly, run_dir, log, on_result
         self._running: dict[Path, asyncio.Task[None]] = {}
 
-    async def begin(self, stage: str, step: int, *, validates: bool = False) -> None:
+    async def start_evaluation(self, stage: str, step: int, *, validates: bool = False) -> None:
         """Start an evaluation of the current weights, unless its result exists.
 
         Returns immediately, unless two evaluations are running already.
@@ -65,7 +65,7 @@ class BackgroundEvaluations:
         evaluating = self._evaluate_copy(copied, path, stage, step, validates)
         self._running[path] = asyncio.create_task(evaluating)
 
-    async def settle(self) -> None:
+    async def finish_pending(self) -> None:
         """Wait for the running evaluations.
 
         Raises:

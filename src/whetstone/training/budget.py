@@ -57,4 +57,4 @@ def most_spent_unit(rows: Sequence[Mapping[str, Any]], budget: BudgetSettings, s
 
 def _shares(rows: Sequence[Mapping[str, Any]], budget: BudgetSettings, stage: str) -> dict[str, float]:
     spent = compute_spending(rows, stage)
-    return {unit: spent[unit] / most for unit, most in budget.limits.items()}
+    return {unit: spent[unit] / limit for unit, limit in budget.limits.items()}

@@ -52,7 +52,7 @@ class StageRates:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialResult:
     """Result of a trial of a run."""
 
     rates: dict[str, StageRates]
@@ -93,7 +93,7 @@ class RunCost:
     stages: Sequence[StageCost]
     memory: Sequence[MemoryShare]
     start_seconds: float | None
-    trial: Trial | None
+    trial: TrialResult | None
     calls_per_turn: int = 1
     """Maximum number of tool calls of a turn."""
 
@@ -159,7 +159,7 @@ def count_evaluation(resolved: Resolved) -> int:
     return len(tasks) * settings.samples
 
 
-def estimate_cost(resolved: Resolved, *, judges: int, trial: Trial | None = None) -> RunCost:
+def estimate_cost(resolved: Resolved, *, judges: int, trial: TrialResult | None = None) -> RunCost:
     """Estimate the cost of a run.
 
     Args:
@@ -203,7 +203,7 @@ def _played(resolved: Resolved, stage: OptimizerSettings) -> int:
     return 0
 
 
-def _stage_cost(part: StageWork, resolved: Resolved, judges: int, trial: Trial | None) -> StageCost:
+def _stage_cost(part: StageWork, resolved: Resolved, judges: int, trial: TrialResult | None) -> StageCost:
     scored = part.episodes if part.is_scored else 0
     if trial is None:
         calls = part.episodes * resolved.recipe.environment.max_turns

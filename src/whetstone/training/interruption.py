@@ -49,7 +49,7 @@ class Interruption:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
             for number in _SIGNALS:
-                loop.add_signal_handler(number, self.ask, number)
+                loop.add_signal_handler(number, self.request_stop, number)
             self._listening = True
         return self
 
@@ -58,7 +58,7 @@ class Interruption:
             for number in _SIGNALS:
                 asyncio.get_running_loop().remove_signal_handler(number)
 
-    def ask(self, number: int) -> None:
+    def request_stop(self, number: int) -> None:
         """Handle a signal."""
         if self._asked.is_set():
             os._exit(128 + number)

@@ -36,7 +36,7 @@ class HeldOutSchedule:
     last: int = 0
     """Last step of the stage, which has an evaluation, as the first one has."""
 
-    def due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Return whether step `step`, from 1, starts with an evaluation."""
         return bool(self.groups) and (step == 1 or step == self.last or step % self.every == 0)
 
@@ -46,7 +46,7 @@ _LOOKED_AT = {"loss/total": "loss", "value/loss": "value_loss", "policy/stalenes
 """Metric of training groups → name of the same value on held-out groups."""
 
 
-class Stored(WithoutSampling):
+class OfflineTraining(WithoutSampling):
     """The stage; each call of `step` makes one update.
 
     Args:
@@ -112,7 +112,7 @@ class Stored(WithoutSampling):
 
     def _look(self) -> dict[str, float]:
         """Return the losses on held-out groups with the weights before this update."""
-        if not (self.looks.due(self.done + 1) and implements_protocol(self.learner, SupportsEvaluate)):
+        if not (self.looks.is_due(self.done + 1) and implements_protocol(self.learner, SupportsEvaluate)):
             return {}
         groups = self.looks.groups[: self.count]
         stored = [mark_offline(group, f"held-out-{k}/", number=k) for k, group in enumerate(groups)]

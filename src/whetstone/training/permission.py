@@ -95,8 +95,8 @@ def expect_calls(parts: Sequence[Part], measured: Path | None, log: Callable[[st
             else:
                 count[name] += number * (settings.max_turns if rates is None else rates.get(name, 0.0))
     turns = max(resolved.recipe.environment.max_turns for resolved, _ in parts)
-    most = max(max_calls_per_turn(resolved) for resolved, _ in parts)
-    several = f" of at most {most}" if most > 1 else ""
+    max_calls = max(max_calls_per_turn(resolved) for resolved, _ in parts)
+    several = f" of at most {max_calls}" if max_calls > 1 else ""
     basis = f"{episodes:,} episodes × {turns} turns × 1 call{several} per turn"
     is_mean = False
     if all(name in {part.recipe.environment.name for part, _ in parts} for name in effects):

@@ -175,7 +175,7 @@ def run_plan(plan: RunPlan) -> RunSummary:
                     reuse_evaluation(resolved, run_dir, plan.reuse_from, log=plan.progress.say)
                     while summary is None:
                         run = SingleRun(era_of(run_dir, resolved), plan)
-                        summary = run_sync(run.play, ask_to_stop=run.ask_to_stop)
+                        summary = run_sync(run.run, ask_to_stop=run.ask_to_stop)
             except Interrupted as stop:
                 message = f"stopped; {run_dir} is saved, `whetstone train {run_dir} --resume` continues it"
                 raise Interrupted(message, signal=stop.signal) from None

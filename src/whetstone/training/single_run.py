@@ -76,7 +76,7 @@ from whetstone.training.evaluation_loop import evaluate_policy, write_evaluation
 from whetstone.training.group_stream import discard_groups
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.kept import best_checkpoint, check_validation, keeps_best, select_checkpoint
-from whetstone.training.offline import HeldOutSchedule, Stored
+from whetstone.training.offline import HeldOutSchedule, OfflineTraining
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.run_plan import RunPlan
 from whetstone.training.run_summary import (
@@ -145,7 +145,7 @@ class SingleRun:
         self.told: set[str] = set()
         """Causes of failures that were reported."""
 
-    async def play(self) -> dict[str, Any] | None:
+    async def run(self) -> dict[str, Any] | None:
         """Run all stages from the last checkpoint on.
 
         Returns:
@@ -205,7 +205,7 @@ class SingleRun:
 
     def ask_to_stop(self) -> None:
         """Stop as at SIGINT, for a signal that another thread received."""
-        self.interruption.ask(signal.SIGINT)
+        self.interruption.request_stop(signal.SIGINT)
 
     def _restored(self) -> Policy | None:
         """Load the policy of the last checkpoint and rewind the metrics to it; None for a new run."""
@@ -281,7 +281,7 @@ class SingleRun:
             try:
                 if keeps_best(settings) and not done:
                     await self._save(stage)
-                    await evaluations.begin(name, 0, validates=True)
+                    await evaluations.start_evaluation(name, 0, validates=True)
                 yield stage
             finally:
                 await evaluations.close()
@@ -305,18 +305,18 @@ class SingleRun:
         assert self.shown is not None
         self.shown.advance(metrics)
         if self.progress.is_lost:
-            self.interruption.ask(signal.SIGHUP)
+            self.interruption.request_stop(signal.SIGHUP)
         self._watch(work.collector)
         interval = self.recipe.evaluation.interval_steps if isinstance(settings, ReinforcementSettings) else None
         if interval is not None and work.done % interval == 0:
-            await stage.evaluations.begin(name, work.done)
+            await stage.evaluations.start_evaluation(name, work.done)
         share, ended = self._standing(name, settings, work.done)
         is_last = ended is not None or self._changes_here(name, work.done)
         if work.done % settings.checkpoint_interval_steps == 0 or is_last:
             if keeps_best(settings):
-                await stage.evaluations.begin(name, work.done, validates=True)
+                await stage.evaluations.start_evaluation(name, work.done, validates=True)
             try:
-                await self.interruption.unless_asked(stage.evaluations.settle(), finish=lambda: True)
+                await self.interruption.unless_asked(stage.evaluations.finish_pending(), finish=lambda: True)
             except Interrupted:
                 await self._park(stage)
                 raise
@@ -356,11 +356,11 @@ class SingleRun:
             return Pretraining(self.assembly, learner, self.engine, settings, done=done)
         if isinstance(settings, PreferenceSettings):
             pairs = read_preferences(self.assembly, settings)
-            return Stored(pairs, learner, self.engine, count=settings.batch_size, done=done)
+            return OfflineTraining(pairs, learner, self.engine, count=settings.batch_size, done=done)
         if isinstance(settings, OfflineSettings):
             stored = read_offline_groups(self.assembly, settings)
             looks = HeldOutSchedule(stored.held_out, settings.held_out_interval_steps, settings.steps)
-            return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done, looks=looks)
+            return OfflineTraining(stored, learner, self.engine, count=settings.tasks_per_step, done=done, looks=looks)
         learns = not isinstance(settings, SamplingSettings)
         sampled = self.assembly.resolved.recipe.reinforcement  # of other stages that sample, as their parts are made
         assert sampled is not None
@@ -396,7 +396,7 @@ class SingleRun:
         self.progress.say(f"stopping after step {work.done} of {stage.name}; a second signal stops at once")
         try:
             async with asyncio.timeout(self.interruption.seconds_left):
-                await stage.evaluations.settle()
+                await stage.evaluations.finish_pending()
                 await work.settle()
                 if work.done:
                     await self._save(stage)

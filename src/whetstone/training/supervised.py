@@ -74,7 +74,7 @@ class Supervised(WithoutSampling):
             if not self.done:
                 report_limits(self.assembly, "supervised", demonstrations)
         else:
-            demonstrations = Demonstrations(tuple(self._drawn.episode(first + i) for i in range(count)))
+            demonstrations = DemonstrationBatch(tuple(self._drawn.episode(first + i) for i in range(count)))
         episodes = demonstrations.episodes
         for trajectory in episodes:
             self.beginning.record_result(None if trajectory.solved else find_failure_cause(trajectory))
@@ -82,7 +82,7 @@ class Supervised(WithoutSampling):
         segments = demonstrations.segments
         sampled = time.perf_counter()
         self.updating_since = sampled
-        metrics = await imitate(self.learner, self.engine, segments)
+        metrics = await imitate_segments(self.learner, self.engine, segments)
         self.updating_since = None
         self.done += 1
         now = time.perf_counter()
@@ -112,7 +112,7 @@ class Pretraining(WithoutSampling):
         count = self.settings.batch_size
         segments = [self._texts.segment(self.done * count + i) for i in range(count)]
         self.updating_since = began
-        metrics = await imitate(self.learner, self.engine, segments)
+        metrics = await imitate_segments(self.learner, self.engine, segments)
         self.updating_since = None
         self.done += 1
         now = time.perf_counter()
@@ -125,7 +125,7 @@ class Pretraining(WithoutSampling):
         return metrics
 
 
-async def imitate(learner: Learner, engine: Engine, segments: Sequence[Segment]) -> dict[str, float]:
+async def imitate_segments(learner: Learner, engine: Engine, segments: Sequence[Segment]) -> dict[str, float]:
     """Make one update on these segments, sync the weights to the engine, and return the metrics."""
     metrics = (await run_in_compute_thread(learner.imitate, segments)).metrics
     learner.end_step()
@@ -142,7 +142,7 @@ class FaultRecorder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Demonstrations:
+class DemonstrationBatch:
     """Episodes of an expert, or of a file."""
 
     episodes: tuple[Trajectory, ...] = ()
@@ -170,7 +170,7 @@ class Demonstrations:
             record(str(trajectory.ended), find_failure_cause(trajectory), episode=trajectory.id)
 
 
-async def sample_demonstrations(assembly: RunComponents, first: int, count: int) -> Demonstrations:
+async def sample_demonstrations(assembly: RunComponents, first: int, count: int) -> DemonstrationBatch:
     """Play the expert's episodes of `count` tasks, starting at `first`.
 
     An episode in which a sandbox, tool or server failed is played again, so that a run trains on the same
@@ -193,10 +193,10 @@ async def sample_demonstrations(assembly: RunComponents, first: int, count: int)
         return trajectory
 
     episodes = await asyncio.gather(*map(played, tasks))
-    return Demonstrations(tuple(episodes), num_repeated + collector.status().retried)
+    return DemonstrationBatch(tuple(episodes), num_repeated + collector.status().retried)
 
 
-def report_limits(assembly: RunComponents, key: str, demonstrations: Demonstrations) -> None:
+def report_limits(assembly: RunComponents, key: str, demonstrations: DemonstrationBatch) -> None:
     """Report the limits of the policy that episodes of an expert exceed, once per stage."""
     limits = PolicyLimits.of_recipe(assembly.resolved.recipe).add(t for t in demonstrations.episodes if t.solved)
     for problem in limits.problems(f"{key} (episodes of the expert)"):
@@ -215,10 +215,12 @@ def first_task(recipe: Recipe) -> int:
     return warm_up.steps * warm_up.batch_size if warm_up is not None and warm_up.data is None else 0
 
 
-async def sample_imitation(assembly: RunComponents, settings: ReinforcementSettings, *, update: int) -> Demonstrations:
+async def sample_imitation(
+    assembly: RunComponents, settings: ReinforcementSettings, *, update: int
+) -> DemonstrationBatch:
     """Play the demonstrations imitated in an update of reinforcement; none if the recipe has none."""
     if settings.imitation is None:
-        return Demonstrations()
+        return DemonstrationBatch()
     count = settings.imitation.batch_size
     first = first_task(assembly.resolved.recipe) + update * count
     demonstrations = await sample_demonstrations(assembly, first, count)

@@ -25,7 +25,7 @@ from whetstone.reporting import Progress
 from whetstone.rewards.judge_usage import find_judges, judge_metrics
 from whetstone.rewards.protocol import close_reward
 from whetstone.tasks import Expert
-from whetstone.training.cost_estimate import EVALUATION, RunCost, StageRates, Trial, estimate_cost
+from whetstone.training.cost_estimate import EVALUATION, RunCost, StageRates, TrialResult, estimate_cost
 from whetstone.training.evaluation_loop import evaluate_policy
 from whetstone.training.permission import Ask, Part, permit_run, training_parts
 from whetstone.training.run import train
@@ -94,7 +94,7 @@ def _trial_parts(resolved: Resolved) -> list[Part]:
     return [*training_parts(shorter), (shorter, lambda _: played)]
 
 
-def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> Trial:
+def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> TrialResult:
     """Measure the rates of a run by a few updates of each stage in a temporary directory.
 
     Tools, judges and models are called as in the run.
@@ -117,7 +117,7 @@ def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> Trial:
             updates[name] = len(own)
             if own:
                 rates[name] = _rates_of(recipe, kind, own, measured)
-    return Trial(
+    return TrialResult(
         rates, measured.start_seconds, measured.requests, measured.dollars, time.perf_counter() - began, updates, error
     )
 

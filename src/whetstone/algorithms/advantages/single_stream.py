@@ -62,9 +62,9 @@ def update_counts(counts: SuccessCounts, reward: float, keep: float) -> SuccessC
     return SuccessCounts(keep * counts.successes + reward, keep * counts.failures + 1 - reward)
 
 
-def sampling_weight(baseline: float, *, least: float = 0.05) -> float:
-    """Return the sampling weight of a task: √(v (1 − v)) + least.
+def sampling_weight(baseline: float, *, min_weight: float = 0.05) -> float:
+    """Return the sampling weight of a task: √(v (1 − v)) + `min_weight`.
 
     Source: Xu & Ding 2025 (SPO), arXiv:2509.13232, §3.4.
     """
-    return float((baseline * (1 - baseline)) ** 0.5 + least)
+    return float((baseline * (1 - baseline)) ** 0.5 + min_weight)

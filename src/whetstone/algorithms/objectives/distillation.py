@@ -133,6 +133,6 @@ def top_k_kl(student_logits: Tensor, teacher_top: Tensor, teacher_logprobs: Tens
 
 def _with_tail(logprobs: Tensor) -> Tensor:
     """Append the log-prob of all other tokens, [T, K + 1]."""
-    least = max(1e-7, torch.finfo(logprobs.dtype).eps)  # in half widths 1 − 1e-7 is 1, and the slope there infinite
-    rest = torch.log1p(-logprobs.exp().sum(-1, keepdim=True).clamp(max=1 - least))
+    min_rest = max(1e-7, torch.finfo(logprobs.dtype).eps)  # in half widths 1 − 1e-7 is 1, and the slope there infinite
+    rest = torch.log1p(-logprobs.exp().sum(-1, keepdim=True).clamp(max=1 - min_rest))
     return torch.cat([logprobs, rest], -1)

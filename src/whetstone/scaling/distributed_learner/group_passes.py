@@ -278,7 +278,7 @@ class GroupPasses:
 
     @torch.no_grad()
     def _take(self, weights: Sequence[Tensor]) -> None:
-        for parameter, now in zip(self.policy.trained(), weights, strict=True):
+        for parameter, now in zip(self.policy.trainable_parameters(), weights, strict=True):
             parameter.copy_(now)
 
 
@@ -314,7 +314,7 @@ class GroupOptimizers(Optimizers):
 
     def refresh(self) -> None:
         """Send the full copy's weights to the ranks, after another component changed them."""
-        self._processes.ask("put_weights", weights=[p.detach().cpu() for p in self._policy.trained()])
+        self._processes.ask("put_weights", weights=[p.detach().cpu() for p in self._policy.trainable_parameters()])
 
 
 def pad_round(

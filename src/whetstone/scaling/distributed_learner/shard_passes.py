@@ -178,7 +178,7 @@ class ShardPasses:
             differentiate(micro, pass_request, of_pass, has_gradient=each.sloped)
             of_pass.oversized += len(micro.ids) > self.token_budget
         parts = [p for name in self._partial for p in self.forward.network.get_submodule(name).parameters()]
-        self._mesh.settle_gradients(self.policy.trained(), parts)
+        self._mesh.settle_gradients(self.policy.trainable_parameters(), parts)
         return tally
 
     @torch.no_grad()
@@ -196,7 +196,9 @@ class ShardPasses:
         for each in passes:
             micro = self._micro_batch(request.segments, each.places)
             with adapters_off(forward.network, when=without):
-                for parameter in self.policy.trained():  # a parameter first gathered without a gradient never has one
+                for (
+                    parameter
+                ) in self.policy.trainable_parameters():  # a parameter gathered without a gradient never has one
                     parameter.requires_grad_(True)
                 outputs = forward(micro, request.temperature)
             for column, of_segments in columns.items():
@@ -225,7 +227,7 @@ class ShardPasses:
 
     def norm(self) -> float:
         """Return the norm of the gradient over all ranks."""
-        return clip_gradient_norm(self.policy.trained(), math.inf, self._mesh) / loss_scale(self.policy)
+        return clip_gradient_norm(self.policy.trainable_parameters(), math.inf, self._mesh) / loss_scale(self.policy)
 
     def drop(self) -> None:
         """Discard the accumulated gradient."""
@@ -236,7 +238,7 @@ class ShardPasses:
 
         All ranks call it together.
         """
-        weights = [full_tensor(parameter.detach()).cpu() for parameter in self.policy.trained()]
+        weights = [full_tensor(parameter.detach()).cpu() for parameter in self.policy.trainable_parameters()]
         return weights if dist.get_rank() == 0 else []
 
     def gradients(self) -> list[Tensor]:
@@ -244,7 +246,7 @@ class ShardPasses:
 
         All ranks call it together. The list is empty except on the first rank.
         """
-        of_each = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.policy.trained()]
+        of_each = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.policy.trainable_parameters()]
         gradients = [full_tensor(gradient.detach()).cpu() for gradient in of_each]
         return gradients if dist.get_rank() == 0 else []
 
@@ -252,9 +254,9 @@ class ShardPasses:
         """Replace this rank's shard of the trained weights.
 
         Args:
-            weights: Full tensors, in the order of `Policy.trained`.
+            weights: Full tensors, in the order of `Policy.trainable_parameters`.
         """
-        for parameter, everything in zip(self.policy.trained(), weights, strict=True):
+        for parameter, everything in zip(self.policy.trainable_parameters(), weights, strict=True):
             assign_shard(parameter, everything)
 
     def put_reference(self, weights: Sequence[Tensor]) -> None:
