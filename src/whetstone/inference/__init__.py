@@ -1,4 +1,4 @@
-"""Engines: tokens in, tokens out."""
+"""Inference engines: sampling of tokens with log-probs and policy versions, in this process, by vLLM or by SGLang."""
 
 from typing import TYPE_CHECKING
 

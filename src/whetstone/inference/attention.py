@@ -29,6 +29,8 @@ NAME = "whetstone_rows"
 
 
 class _Aimed(threading.local):
+    """Cache and attention biases of the current forward pass, separate for each thread."""
+
     cache: KVCache
     biases: dict[tuple[int | None, int | None], Tensor]
 
@@ -37,9 +39,10 @@ _aimed = _Aimed()
 
 
 def set_attention_context(cache: KVCache) -> None:
-    """Set the cache that the next forward pass of this thread reads.
+    """Set the KV cache that `slot_attention` reads in the next forward pass of this thread.
 
-    `KVCache.select_slots` was called before.
+    `SlotForward` calls the function before every forward pass, after `KVCache.select_slots`. Biases of the previous
+    pass are discarded.
     """
     _aimed.cache, _aimed.biases = cache, {}
 
@@ -57,25 +60,30 @@ def slot_attention(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention of new tokens over the KV slots that the cache is aimed at.
+    """Compute attention of new tokens over the slots that the cache has selected.
+
+    Transformers calls the function in every attention layer. The cache is the one of `set_attention_context`; its mask
+    replaces `attention_mask`.
 
     Args:
         module: Attention layer.
-        query: [B, H, L, D].
-        key: [R, K, reach, D], of the aimed span or of the chosen slots; H is a multiple of K.
-        value: [R, K, reach, D'].
-        attention_mask: Ignored; the cache determines the mask.
+        query: [B, H, L, D] queries of the new tokens.
+        key: [R, K, reach, D] keys of the R selected slots, or of the contiguous span that contains them; H is a
+            multiple of K.
+        value: [R, K, reach, D'] values, as `key`.
+        attention_mask: Ignored.
         scaling: Factor of the scores; defaults to D^-0.5.
-        sliding_window: Number of preceding positions that are visible.
-        softcap: Bound of the scores (tanh).
+        sliding_window: Number of visible positions up to the query; None: all.
+        softcap: Bound of the scores, applied by tanh; None: unbounded.
         s_aux: [H] attention sinks: score of an empty position.
-        position_bias: Bias of the scores; not supported.
+        position_bias: Must be None.
+        others: Further arguments of Transformers, ignored.
 
     Returns:
-        [B, L, H, D'].
+        [B, L, H, D'] outputs, and None instead of attention weights.
 
     Raises:
-        NotImplementedError: If scores have a bias; slots do not store the positions of tokens.
+        NotImplementedError: If `position_bias` is given; slots do not store the bias of a position.
     """
     if position_bias is not None:
         raise NotImplementedError("KV slots do not support a position bias")
@@ -106,7 +114,11 @@ def slot_attention(
 
 
 def _bias(cache: KVCache, groups: int, window: int | None, chunk: int | None, dtype: torch.dtype, rows: int) -> Tensor:
-    """Return [rows, 1, groups · L or 1, reach]: 0 for visible keys, −inf elsewhere; equal for all layers."""
+    """Return the attention bias [rows, 1, groups · L or 1, reach] of the forward pass.
+
+    The bias is 0 for visible keys and −inf elsewhere. It is computed by the first layer and reused by the others that
+    have the same window and chunk size.
+    """
     known = _aimed.biases.get((window, chunk))
     if known is not None:
         return known

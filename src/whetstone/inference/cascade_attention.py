@@ -28,58 +28,67 @@ from whetstone.inference.kv_cache import KVCache
 from whetstone.inference.kv_sharing import SharedPrefix
 
 _flash: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-"""CPU kernel of `scaled_dot_product_attention`; it also returns the log-sum-exp."""
+"""CPU kernel of `scaled_dot_product_attention`, which also returns the log-sum-exp of the scores."""
 _GRAIN = 16
-"""The second part starts at multiples of this number."""
+"""Granularity in tokens of the start of the private spans."""
 _WORTH, _CALL = 0.8, 64
-"""Maximum ratio of keys read with and without shared prefixes; cost of one more group, in keys."""
+"""Maximum ratio of keys read with and without shared prefixes; and cost of one more group of slots, in keys."""
 _TILE, _FEWEST = 32, 4
-"""Queries per tile of the kernel; with fewer than four, the order of sums depends on the memory address."""
+"""Number of queries per tile of the kernel; and minimum number of queries in a tile. With fewer, the order of sums
+depends on the memory address."""
 _BLOCK = 192
-"""Number of keys up to which the order of sums does not depend on the number of masked keys."""
+"""Maximum number of keys per private span: up to it, the order of sums does not depend on the number of masked keys."""
 _SUMS = 16
 """Maximum number of elements in a processor's vector."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedPrefixes:
-    """Shared prefixes that a decode step reads."""
+    """Groups of slots whose shared prefix a decode step reads once; see `DecodeReadPlan`."""
 
     sets: list[tuple[int, int, int]]
-    """(a slot of the group, prefix length in tokens, number of slots that read it) per group."""
+    """Per group: (slot from which the prefix is read, length of the prefix in tokens, number of slots that read it)."""
     members: Tensor
-    """[≤ B] slots that are in a group, group by group."""
+    """[M] indices in the batch of the M sequences that are in a group, group by group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivateSpan:
-    """Span of positions that each slot reads separately."""
+    """Span of positions after the shared prefix, which every slot reads from its own keys; see `DecodeReadPlan`."""
 
     start: int
+    """First position of the span."""
     end: int
+    """Position after the last one of the span."""
     bias: Tensor
-    """[R, 1, 1, end − start] 0 for visible keys, −inf elsewhere; R slots of the span or chosen slots."""
+    """[R, 1, 1, end − start] attention bias of the R slots that are read: 0 for visible keys, −inf elsewhere."""
     unread: Tensor
-    """[R, 1, 1] whether a slot sees no key of the span."""
+    """[R, 1, 1] whether no key of the span is visible to a slot."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeReadPlan:
-    """Keys that one decode step reads, equal for all layers."""
+    """Keys that one decode step reads: shared prefixes, and spans of each slot. `plan_reads` creates one for all
+    layers.
+    """
 
     beginnings: SharedPrefixes | None
-    """Prefixes that are read once for several slots; None if that is not faster."""
+    """Shared prefixes that are read once for several slots; None if reading them once is not faster."""
     parts: list[PrivateSpan]
-    """Spans after the prefix that each slot reads separately, in the order of positions."""
+    """Spans after the shared prefixes, in the order of positions."""
 
 
 def plan_reads(cache: KVCache, dtype: torch.dtype, prompts: Sequence[int] | None) -> DecodeReadPlan:
-    """Plan which keys the decode step reads that the cache is aimed at.
+    """Plan which keys the next decode step reads once for several slots.
+
+    `prompts` is given if the bits of a token must not depend on other sequences (float32). The shared part is then the
+    prompt of each slot, and the rest is read in blocks at fixed positions. Otherwise the plan that reads the fewest
+    keys is chosen.
 
     Args:
-        cache: Cache after `KVCache.select_slots`.
-        dtype: Data type of the scores.
-        prompts: [B] prompt length of each slot, in tokens; None: any partition is allowed.
+        cache: KV cache after `KVCache.select_slots`, with one new token per slot.
+        dtype: Data type of the attention scores.
+        prompts: [B] number of leading tokens of each slot that were computed as a prompt; None: any plan is allowed.
     """
     lengths = cache.places[:, 0].tolist()
     rows = cache.chosen.tolist()
@@ -110,19 +119,20 @@ def plan_reads(cache: KVCache, dtype: torch.dtype, prompts: Sequence[int] | None
 def attend_by_plan(
     query: Tensor, key: Tensor, value: Tensor, cache: KVCache, layer: int, reading: DecodeReadPlan, scale: float
 ) -> Tensor:
-    """Compute attention of one new token per slot.
+    """Compute attention of one new token per slot, with shared prefixes read once.
 
     Args:
-        query: [B, H, D], each head contiguous.
-        key: [R, K, reach, D], of the span or of the chosen slots; H is a multiple of K.
-        value: Same shape as `key`.
-        cache: KV cache.
+        query: [B, H, D] queries, each head contiguous.
+        key: [R, K, reach, D] keys of the R selected slots, or of the contiguous span that contains them; H is a
+            multiple of K.
+        value: [R, K, reach, D] values, as `key`.
+        cache: KV cache after `KVCache.select_slots`.
         layer: Index of the layer.
-        reading: Keys to read.
-        scale: Factor of the scores.
+        reading: Plan of the decode step, from `plan_reads`.
+        scale: Factor of the attention scores.
 
     Returns:
-        [B, H, D].
+        [B, H, D] attention outputs.
     """
     batch, heads, width = query.shape
     stacked = query.view(batch, key.shape[1], -1, width)
@@ -162,7 +172,11 @@ def attend_by_plan(
 def _attend_to_shared(
     query: Tensor, cache: KVCache, layer: int, beginnings: SharedPrefixes, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Return ([B, K, H / K, D], [B, K, H / K]): attention over the shared prefixes, and its log-sum-exp."""
+    """Compute attention over the shared prefixes only.
+
+    Returns:
+        [B, K, H / K, D] outputs and [B, K, H / K] log-sum-exp; 0 and −inf for sequences without a shared prefix.
+    """
     rows: Any = cache.layers[layer]
     _, key_heads, group, width = query.shape
     members = beginnings.members
@@ -195,7 +209,11 @@ def _shared_prefixes(sets: list[SharedPrefix], rows: list[int]) -> SharedPrefixe
 
 
 def _private_span(seen: Tensor, start: int, end: int, dtype: torch.dtype, cache: KVCache) -> PrivateSpan:
-    """Build a span from `seen`, [B, reach] visible keys of the chosen slots, expanded to the slots that are read."""
+    """Build a span from [B, reach] whether a key is visible to each sequence.
+
+    If the cache reads a contiguous span of slots, bias and `unread` are expanded from the B selected slots to all slots
+    of that span.
+    """
     visible = seen[:, start:end]
     bias = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -torch.inf)[:, None, None]
     unread = ~visible.any(1)[:, None, None]

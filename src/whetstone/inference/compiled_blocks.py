@@ -22,33 +22,33 @@ from whetstone.inference.kv_cache import KVCache
 from whetstone.inference.matmul import TransposedLinear
 
 _WIDTH_GRAIN = 32
-"""Width of an attention head must be a multiple of this number."""
+"""Number of which the width of an attention head must be a multiple."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledBlocks:
-    """Blocks of a model, computed by compiled functions.
+    """Decoder blocks of a model, computed by `decoder.cpp`; created by `find_blocks`.
 
     Args:
-        model: Model of which the weights are read in place.
-        decoder: Functions for its data type.
+        model: Transformers model; its weights are read in place, so updates need no copy.
+        decoder: Compiled functions for the data type of the model.
     """
 
     model: Any
     decoder: CompiledDecoder
 
     def compute_states(self, ids: Tensor, rows: Tensor, places: Tensor, cache: KVCache, *, is_decode: bool) -> Tensor:
-        """Feed new tokens to KV slots.
+        """Compute hidden states of new tokens, and write their keys and values to KV slots.
 
         Args:
-            ids: [T].
+            ids: [T] token ids of all sequences, sequence by sequence.
             rows: [T] slot of each token, ascending.
             places: [T] position of each token in its slot.
-            cache: KV cache, which need not be aimed.
-            is_decode: Whether each token is the only one of its slot.
+            cache: KV cache; `KVCache.select_slots` is not required.
+            is_decode: Whether each sequence has exactly one new token; shared prefixes are then read from one slot.
 
         Returns:
-            [T, hidden] normalized states, as the head reads them.
+            [T, hidden] states after the last norm, the input of the language-model head.
         """
         body = self.model.model
         states: Tensor = body.embed_tokens(ids).contiguous()
@@ -68,12 +68,16 @@ class CompiledBlocks:
         return states
 
     def compute_logits(self, states: Tensor) -> Tensor:
-        """Compute [T, V] float32 logits of [T, hidden] states."""
+        """Compute [T, V] float32 logits from [T, hidden] states."""
         return self.decoder.head(states, self.model.lm_head.weight, torch.get_num_threads())
 
 
 def is_compilable(model: Any) -> bool:
-    """Return whether a model that has `Blocks` has the formulas and weights of `decoder.cpp`."""
+    """Return whether `decoder.cpp` can compute a model.
+
+    The model must have the modules of `Blocks`. Also required: one data type, one epsilon of all norms, contiguous
+    weights, SiLU, MLP layers and head without bias, no sliding window, and head widths that are multiples of 32.
+    """
     body = model.model
     dtypes = {weight.dtype for weight in model.parameters()}
     epsilons = {float(norm.variance_epsilon) for norm in _norms(body)}

@@ -35,7 +35,7 @@ _AVX512 = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq")
 _BFLOAT16 = "avx512_bf16"
 _OPTIONS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-mfma")
 _SECONDS = 60
-"""Timeout of the compiler."""
+"""Timeout of the compiler, in seconds."""
 _SIZES = ("tokens", "hidden", "heads", "key_heads", "width", "inner", "capacity", "layers", "threads")
 _BLOCK = 16
 
@@ -44,7 +44,7 @@ _POINTER, _COUNT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Weights and KV slots of one layer; None for a weight that the model does not have."""
+    """Weights and KV slots of one layer, passed to `decoder.cpp`; None for a weight that the model does not have."""
 
     input_norm: Tensor
     query: Tensor
@@ -62,20 +62,21 @@ class LayerWeights:
     query_norm: Tensor | None
     key_norm: Tensor | None
     keys: Tensor
-    """[rows, K, capacity, D]"""
+    """[rows, K, capacity, D] keys of all KV slots."""
     values: Tensor
+    """[rows, K, capacity, D] values of all KV slots."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Location of the new tokens of a forward pass, [T] int64 each."""
+    """KV slots and positions of the new tokens of a forward pass, [T] int64 each."""
 
     rows: Tensor
-    """Row of each token."""
+    """KV slot to which the keys and values of each token are written."""
     places: Tensor
-    """Position of each token in its row."""
+    """Position of each token in its slot."""
     sources: Tensor
-    """Row from which the first `shared` keys of each token are read."""
+    """KV slot from which the first `shared` keys of each token are read."""
     shared: Tensor
     """Number of keys that are read from `sources`."""
     order: Tensor
@@ -83,11 +84,11 @@ class Placement:
 
 
 class CompiledDecoder:
-    """Functions of `decoder.cpp` for one data type.
+    """Functions of `decoder.cpp` for one data type, loaded by `compiled_decoder`.
 
     Args:
-        path: The library.
-        dtype: Data type of weights, keys and values.
+        path: Compiled library.
+        dtype: Data type of weights, keys and values: float32 or bfloat16.
 
     Raises:
         OSError: If the library cannot be loaded.
@@ -118,16 +119,16 @@ class CompiledDecoder:
         scale: float,
         threads: int,
     ) -> None:
-        """Replace the embeddings `states` [T, hidden] by the normalized states of the last layer.
+        """Replace token embeddings by the normalized states of the last layer, in place.
 
-        Keys and values of the tokens are written to the rows. All tensors are contiguous.
+        Keys and values of the tokens are written to their KV slots. All tensors must be contiguous.
 
         Args:
-            states: [T, hidden].
-            layers: Weights and rows of each layer.
-            last_norm: [hidden].
-            angles: [T, D] float32 cosines and sines of the rotary embedding.
-            placement: Rows and positions of the tokens.
+            states: [T, hidden] embeddings; contains the result afterwards.
+            layers: Weights and KV slots of each layer.
+            last_norm: [hidden] weight of the norm after the last layer.
+            angles: Two [T, D] float32 tensors: cosines and sines of the rotary embedding.
+            placement: KV slots and positions of the tokens.
             inner: Width of the MLP.
             epsilon: Added to the variance in all norms.
             scale: Factor of the attention scores.
@@ -148,7 +149,7 @@ class CompiledDecoder:
         self._forward(sizes, table, last_norm.data_ptr(), of_tokens, states.data_ptr(), scratch, epsilon, scale)
 
     def head(self, states: Tensor, weight: Tensor, threads: int) -> Tensor:
-        """Multiply [T, hidden] states with the transpose of [V, hidden] weights: [T, V] float32."""
+        """Compute [T, V] float32 logits from [T, hidden] states and the [V, hidden] head weight."""
         tokens, hidden = states.shape
         out = torch.empty(tokens, len(weight))
         scratch = self._memory(-(-tokens // _BLOCK) * _BLOCK * hidden * states.element_size() + 64)
@@ -165,9 +166,10 @@ class CompiledDecoder:
 
 @functools.cache
 def compiled_decoder(dtype: torch.dtype) -> CompiledDecoder | None:
-    """Return the functions for a data type, compiled at the first call.
+    """Return the compiled functions for a data type, or None if they cannot be compiled here.
 
-    None if `missing_for` returns a reason.
+    The first call compiles the library, unless the cache folder has it; the result is cached. `missing_for` returns the
+    reason for None.
     """
     try:
         return CompiledDecoder(_library(dtype), dtype)
@@ -176,9 +178,9 @@ def compiled_decoder(dtype: torch.dtype) -> CompiledDecoder | None:
 
 
 def missing_for(dtype: torch.dtype) -> str | None:
-    """Return why there is no compiled decoder for a data type.
+    """Return why the compiled decoder is not available for a data type, or None if it is.
 
-    None if there is one, which may compile it.
+    The reason is one line, such as `no C++ compiler: apt-get install g++`. The call compiles the library if necessary.
     """
     try:
         CompiledDecoder(_library(dtype), dtype)
@@ -227,7 +229,10 @@ def _instructions(dtype: torch.dtype) -> list[str]:
 
 
 def _compile(command: list[str], library: Path) -> None:
-    """Compile the library into a temporary folder, then rename it: concurrent processes never load a partial file."""
+    """Compile the library into a temporary folder, then rename it.
+
+    Concurrent processes therefore never load a partial file.
+    """
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         built = Path(folder) / library.name

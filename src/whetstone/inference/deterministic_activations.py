@@ -42,7 +42,10 @@ def deterministic_activation(activation: Callable[[Tensor], Tensor], inputs: Ten
 
 
 def make_activations_deterministic(model: torch.nn.Module) -> None:
-    """Make the activations of a model position-invariant, in place."""
+    """Replace the activation modules of a model by position-invariant ones, in place.
+
+    Only activations of Transformers without weights are replaced. The class of the module changes, not its settings.
+    """
     for module in model.modules():
         kind: Any = type(module)
         if kind in _activations():
@@ -50,7 +53,12 @@ def make_activations_deterministic(model: torch.nn.Module) -> None:
 
 
 def _padded_count(count: int, threads: int) -> int:
-    """Return the smallest number from `count` on of which each thread's part is a multiple of the vector size."""
+    """Return the smallest padded size for which each thread computes whole vectors.
+
+    Args:
+        count: Number of elements of the tensor.
+        threads: Maximum number of threads that PyTorch uses.
+    """
     while True:
         shares = min(threads, -(-count // _SHARE)) or 1
         filled = -(-count // (_VECTORS * shares)) * _VECTORS * shares

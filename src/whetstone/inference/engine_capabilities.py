@@ -22,15 +22,18 @@ _NEEDS = {
 
 
 def check_capabilities(capabilities: EngineCapabilities, needed: Mapping[str, str], *, engine: str) -> None:
-    """Check that an engine has the required capabilities.
+    """Check that an engine supports everything that a recipe uses.
+
+    Called before a run starts.
 
     Args:
         capabilities: Capabilities of the engine.
-        needed: Capability → the recipe entry that requires it: `{"seeds": "reinforcement.deterministic: true"}`.
+        needed: Name of a capability (a field of `EngineCapabilities`) → the recipe entry that requires it: `{"seeds":
+            "reinforcement.deterministic: true"}`.
         engine: Name of the engine, for the message.
 
     Raises:
-        RecipeError: If the engine lacks one.
+        RecipeError: If the engine lacks a required capability.
     """
     for ability, by in needed.items():
         if not getattr(capabilities, ability):
@@ -40,10 +43,15 @@ def check_capabilities(capabilities: EngineCapabilities, needed: Mapping[str, st
 
 
 def check_media(tokens: TokenSequence, capabilities: EngineCapabilities, *, engine: str) -> None:
-    """Check that tokens have no media if the engine reads only token ids.
+    """Check that a prompt has no images if the engine reads only token ids.
+
+    Args:
+        tokens: Prompt or tokens to score.
+        capabilities: Capabilities of the engine.
+        engine: Name of the engine, for the message.
 
     Raises:
-        EngineError: If the tokens have media.
+        EngineError: If the tokens have media and the engine does not support them.
     """
     if tokens.media and not capabilities.media:
         raise EngineError(

@@ -29,7 +29,7 @@ TEXTS = (
     'call({"name": "search", "arguments": {"query": "naïve café, 東京"}})\n\n',
     "  def f(x):\n\treturn x ** 2  # ¼ of it\n",
 )
-"""Texts that both tokenizers read: numbers, calls, white space and non-Latin letters."""
+"""Texts on which the tokenizers are compared: numbers, calls, white space and non-Latin letters."""
 _PROMPT_TOKENS, _DRAWN = 256, 24
 _PERTURBED_BY = 0.05
 _SEEN = 1e-3
@@ -37,25 +37,30 @@ _SEEN = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check."""
+    """Result of one check of `check_engine`."""
 
     name: str
+    """Name of the check: `log-probs`, `tokenizer`, `prefix cache` or `weights`."""
     passed: bool | None
-    """Whether the check passed; None if this engine does not allow it."""
+    """Whether the check passed; None if the engine does not support the checked feature."""
     text: str
-    """Description of the result in one line."""
+    """Result in one line, a predicate of `name`, such as "differ from the policy's own by 0.002 nats …"."""
 
 
 async def check_engine(engine: Engine, policy: Policy, *, bound: float = 0.05) -> list[Finding]:
-    """Run all checks and return the results in order.
+    """Check the log-probs, tokenizer, prefix cache and weight sync of an engine.
 
-    The engine's weights are changed for a moment, then restored.
+    The check of the weight sync loads perturbed weights and then restores the policy's. An error of the engine fails
+    the check in which it occurs.
 
     Args:
-        engine: Engine to check.
-        policy: Policy of which the engine should have the weights.
-        bound: Maximum mean difference between log-probs of the engine and of the policy, in nats. Between bfloat16 and
-            float32 it is about 0.02; equal precision stays below 0.001.
+        engine: Engine to check; no other requests may run.
+        policy: Policy whose weights the engine should have.
+        bound: Maximum mean difference between log-probs of the engine and of the policy, in nats per token. Between
+            bfloat16 and float32 it is about 0.02; equal precision stays below 0.001.
+
+    Returns:
+        One result per check, in the order of the checks.
     """
     tried: list[tuple[str, Callable[[Engine, Policy, float], Awaitable[Finding]]]] = [
         ("log-probs", _logprobs),
@@ -154,14 +159,23 @@ def _ids(policy: Policy, text: str) -> list[int]:
 
 
 def probe_prompt(policy: Policy) -> TokenSequence:
-    """Return the texts, repeated to at most half of the context."""
+    """Return the prompt of the checks: `TEXTS`, repeated up to 256 tokens or half of the context."""
     max_tokens = min(_PROMPT_TOKENS, policy.context_length // 2)
     once = [id for text in TEXTS for id in _ids(policy, text)]
     return TokenSequence(islice(cycle(once), max_tokens))
 
 
 async def policy_logprobs(policy: Policy, ids: Sequence[int], start: int) -> list[float]:
-    """Compute [T − start] natural log-probs under the policy, of ids from `start` on."""
+    """Compute log-probs of tokens by the policy's own forward pass.
+
+    Args:
+        policy: Policy to compare with.
+        ids: [T] token ids.
+        start: Index of the first token whose log-prob is returned, at least 1.
+
+    Returns:
+        [T − start] natural log-probs at temperature 1.
+    """
     return await run_in_compute_thread(_forward, policy, ids, start)
 
 
@@ -175,7 +189,10 @@ def _forward(policy: Policy, ids: Sequence[int], start: int, *, weights: Weights
 
 
 def _perturbed(policy: Policy) -> Weights:
-    """Return the weights with a little noise on the trainable ones."""
+    """Return the policy's weights with Gaussian noise added to the trainable ones.
+
+    The noise is 5 % of each tensor's standard deviation.
+    """
     numbers = torch.Generator().manual_seed(0)
     weights: dict[str, torch.Tensor] = {}
     for name, parameter in policy.model.named_parameters():

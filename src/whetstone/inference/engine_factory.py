@@ -68,7 +68,12 @@ def local(
 
 
 def cache_bytes(device: torch.device, gib: float | None) -> int | None:
-    """Return the maximum size of an engine's KV cache on a device; None: unlimited."""
+    """Return the maximum size of an engine's KV cache in bytes, or None if it is unlimited.
+
+    Args:
+        device: Device of the cache.
+        gib: Size that the recipe sets, in GiB; None: half of the free memory of a GPU, and unlimited on a CPU.
+    """
     if gib is not None:
         return int(gib * 2**30)
     free = free_memory(device) if device.type != "cpu" else None
@@ -185,7 +190,16 @@ ENGINES: Mapping[str, Callable[..., Engine]] = {"local": local, "vllm": vllm, "s
 
 
 async def sync_weights(weights: Weights, engine: Engine, version: int, *, in_flight: InFlight = "drain") -> None:
-    """Sync weights to an engine, which samples from them under this version afterwards."""
+    """Load weights into an engine as a new policy version.
+
+    When the call returns, the engine samples from them. The training loop calls it after each update.
+
+    Args:
+        weights: Parameters by name.
+        engine: Engine that receives the weights.
+        version: Policy version of the weights.
+        in_flight: How running generations are treated; see `InFlight`.
+    """
     await engine.load_weights(weights, version, in_flight=in_flight)
 
 
@@ -202,7 +216,11 @@ def _served(
     weights_folder: str | None,
     **options: Any,
 ) -> RestartingEngine:
-    """Create the engine of a server, and the model folder that a started server loads."""
+    """Create the restarting engine of a server.
+
+    If the engine starts the server (`python`), the policy's base model is saved to a temporary folder that the server
+    loads. The folder is removed with the engine.
+    """
     model_folder = None
     if python is not None:  # adapters are transferred separately
         model_folder = tempfile.TemporaryDirectory(prefix="whetstone-model-")

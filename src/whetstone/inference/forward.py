@@ -37,8 +37,9 @@ from whetstone.policies.precision import SMALL
 _FEWEST_TOKENS = 16
 _WIDTH_GRAIN = 4
 _AGREEMENT = {torch.bfloat16: 0.05, torch.float32: 1e-4}
-"""Maximum relative difference (root mean square) between logits of the blocks and of the model's forward pass. SmolLM2
-with 135 million parameters: 0.015 and 2e-6. Small models in float32 may not differ at all."""
+"""Maximum relative difference (root mean square) between logits of the blocks and of the model's forward pass, by data
+type. SmolLM2 with 135 million parameters: 0.015 in bfloat16 and 2e-6 in float32. Small models in float32 may not differ
+at all."""
 _COMPARED_TOKENS, _SIBLINGS = 128, 4
 _SAME_BITS: dict[Hashable, bool] = {}
 """Whether the blocks of a small model have the bits of its forward pass, by its modules and settings; independent of
@@ -46,12 +47,15 @@ its weights. The comparison takes 20 ms, which is slow if hundreds of engines ar
 
 
 class SlotForward:
-    """Forward pass of a model over KV slots.
+    """Forward pass of a model over KV slots, created by `choose_forward` for `LocalEngine`.
+
+    The fast blocks of `llama_forward.py` are used if the model has them and their logits agree with the model's.
 
     Args:
-        model: A Transformers causal language model; its parameters are shared, its mode and settings are not.
+        model: Transformers causal language model. Its parameters are shared; its mode and attention settings are those
+            of a copy.
         rows: Number of KV slots.
-        context_length: Maximum sequence length of the model.
+        context_length: Maximum number of tokens per slot.
     """
 
     def __init__(self, model: torch.nn.Module, *, rows: int, context_length: int) -> None:
@@ -86,19 +90,19 @@ class SlotForward:
         prompts: Sequence[int] | None = None,
         everywhere: bool = False,
     ) -> Tensor:
-        """Feed new tokens to each slot and compute logits.
+        """Feed new tokens to KV slots and compute the logits that follow them.
 
         Args:
             rows: [B] slots, ascending.
-            starts: [B] number of tokens that each slot contains.
-            new: [B] new tokens, at least one each.
-            is_decode: Whether there is one token per slot, which was sampled.
-            prompts: [B] number of leading tokens of each slot that were computed as a prompt, if `is_decode`. None: 0.
-            everywhere: Whether to return logits at every new token instead of only the last.
+            starts: [B] number of tokens that each slot already contains.
+            new: [B] new token ids of each slot, at least one each.
+            is_decode: Whether each slot has exactly one new token, which was sampled.
+            prompts: [B] number of leading tokens of each slot that were computed as a prompt, if `is_decode`; None: 0.
+            everywhere: Whether to return logits after every new token instead of only after the last.
 
         Returns:
-            [B, V] logits at the last new token of each slot; if `everywhere`, [B, width, V], with undefined values
-            after a slot's own tokens.
+            [B, V] logits after the last new token of each slot; if `everywhere`, [B, width, V], with undefined values
+            after a slot's last new token.
         """
         if not self._is_compared:
             self._is_compared = True  # in the thread that computes
@@ -111,7 +115,11 @@ class SlotForward:
         return logits
 
     def _threads_of_pass(self, multiplications: int, *, tried: bool) -> contextlib.AbstractContextManager[None]:
-        """See `ThreadChoice.limit_threads`. On a device nothing is tried: a forward pass only launches kernels."""
+        """Return a context manager that sets the number of threads of a forward pass.
+
+        See `ThreadChoice.limit_threads`. On a GPU the number of threads stays as it is: a forward pass only launches
+        kernels.
+        """
         if self.device.type != "cpu":
             return contextlib.nullcontext()
         return self._threads.limit_threads(multiplications, tried=tried)
@@ -126,7 +134,7 @@ class SlotForward:
         prompts: Sequence[int] | None,
         everywhere: bool,
     ) -> Tensor:
-        """Compute `logits` with `width` tokens per slot."""
+        """Compute the logits of `compute_logits` for inputs padded to `width` tokens per slot."""
         if self._blocks is not None and self._blocks.compiled is not None:
             return self._compiled(self._blocks.compiled, rows, starts, new, everywhere=everywhere)
         repeatable = self._dtype == torch.float32 or self._blocks is None
@@ -186,7 +194,7 @@ class SlotForward:
         *,
         everywhere: bool,
     ) -> Tensor:
-        """Compute `logits` with all tokens in one list, without padding."""
+        """Compute the logits of `compute_logits` by compiled blocks, with all tokens in one list and without padding."""
         lengths = torch.tensor([len(tokens) for tokens in new])
         for row, start, tokens in zip(rows, starts, new, strict=True):
             self.cache.origins.record_write(row, start, start + len(tokens))
@@ -205,7 +213,14 @@ class SlotForward:
 
     @contextlib.contextmanager
     def temporary_slots(self, *, rows: int, length: int) -> Iterator[None]:
-        """Use the model's forward pass over temporary slots within the block."""
+        """Use the model's own forward pass over temporary slots within the `with` block.
+
+        Used to compare forward passes. KV slots and blocks are restored when the block ends.
+
+        Args:
+            rows: Number of temporary slots.
+            length: Maximum number of tokens per slot.
+        """
         before = self.cache, self._blocks, self._is_compared
         self.cache, self._blocks, self._is_compared = KVCache(self._layers, rows + 1, length), None, True
         try:
@@ -214,7 +229,10 @@ class SlotForward:
             self.cache, self._blocks, self._is_compared = before
 
     def _compare_once(self) -> None:
-        """Disable the blocks if they do not compute the model; small models are compared once per architecture."""
+        """Compare the fast blocks with the model before the first forward pass, and disable them if they differ.
+
+        The result for small models in float32 is cached per architecture.
+        """
         if self._blocks is None or self._blocks.reads_beginnings:
             self._compare()
             return
@@ -226,7 +244,11 @@ class SlotForward:
             self._blocks = None
 
     def _compare(self) -> None:
-        """Disable the blocks if they do not compute the model, for a prompt and one more token."""
+        """Compare logits of the fast blocks and of the model, and disable the blocks if they differ.
+
+        A prompt of at most 128 tokens and one more token in each of four slots are compared. A warning reports blocks
+        of a large model or of bfloat16 that are disabled.
+        """
         blocks = self._blocks
         length = max(1, min(_COMPARED_TOKENS, self.context_length - 1))
         vocabulary = int(self.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
@@ -256,19 +278,26 @@ class SlotForward:
             )
 
     def release(self) -> None:
-        """Free the KV cache; the next forward pass allocates it again, empty."""
+        """Free the memory of the KV cache; the next forward pass allocates it again, empty."""
         self.cache.release()
         release_memory(self.device)
 
     def load(self, weights: Any) -> None:
-        """Load parameters by name."""
+        """Copy parameters into the model by name; see `assign_parameters`."""
         assign_parameters(self.model, weights)
 
 
 def assign_parameters(model: torch.nn.Module, weights: Any) -> None:
     """Copy parameters into a model by name.
 
-    Those that already share its memory are not copied.
+    Parameters that already share memory with the model's are not copied.
+
+    Args:
+        model: Model that receives the parameters.
+        weights: Tensor of every named parameter of the model.
+
+    Raises:
+        KeyError: If a parameter of the model is missing from `weights`.
     """
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -24,12 +24,13 @@ from whetstone.policies import FAULTS, ReferenceForward, forward_accepts, model_
 
 @dataclass(frozen=True, slots=True)
 class DecodeMode:
-    """Decode mode: how a sequence is continued."""
+    """How a model continues a sequence from its own cache; chosen by `select_decode_mode`."""
 
     by: Literal["pieces", "single", "whole"]
-    """Tokens per forward pass: any number, one, or the whole sequence recomputed from its start."""
+    """Tokens per forward pass. `pieces`: any number. `single`: one. `whole`: the sequence is recomputed from its
+    start."""
     places: bool = False
-    """Whether the model receives position ids; some models do not count the tokens in their cache."""
+    """Whether the model receives position ids. Some models do not count the tokens in their cache."""
 
 
 _DECODE_MODES = (
@@ -39,34 +40,39 @@ _DECODE_MODES = (
     DecodeMode("single"),
     DecodeMode("whole"),
 )
-"""Decode modes, fastest first."""
+"""Decode modes to try, fastest first."""
 _KEPT = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
-"""Names of the cache in the outputs and inputs of models."""
+"""Names that models give their cache in outputs and inputs."""
 
 
 @dataclass(slots=True)
 class _Sequence:
+    """Token ids of one sequence, and the cache that the model returned after them."""
+
     ids: list[int] = field(default_factory=list)
     cache: dict[str, Any] = field(default_factory=dict)
 
 
 class HFCaches:
-    """Hugging Face cache of each sequence."""
+    """Token ids and Hugging Face cache of each sequence, by slot number."""
 
     def __init__(self) -> None:
         self.sequences: dict[int, _Sequence] = {}
 
     def wipe_slot(self, row: int) -> None:
-        """Drop the cache of a sequence."""
+        """Drop the token ids and the cache of a sequence, if there are any."""
         self.sequences.pop(row, None)
 
 
 class HFCacheForward:
-    """Forward pass with the model's own cache: `SlotForward` for models without a KV cache, one sequence at a time.
+    """Forward pass with the model's own cache, one sequence at a time.
+
+    Has the interface of `SlotForward`, for models without a KV cache. Created by `choose_forward`.
 
     Args:
-        model: A Transformers causal language model; its parameters are shared, its mode and settings are not.
-        feeding: Decode mode.
+        model: Transformers causal language model. Its parameters are shared; its mode and attention settings are those
+            of a copy.
+        feeding: Decode mode of the model, from `select_decode_mode`.
     """
 
     def __init__(self, model: torch.nn.Module, *, feeding: DecodeMode) -> None:
@@ -90,9 +96,10 @@ class HFCacheForward:
         prompts: Sequence[int] | None = None,
         everywhere: bool = False,
     ) -> Tensor:
-        """Feed new tokens to each sequence, after all its tokens or from its start.
+        """Feed new tokens to each sequence and compute the logits that follow them.
 
-        See `SlotForward.compute_logits`.
+        Arguments and result are those of `SlotForward.compute_logits`. A sequence is extended at its end, or restarted
+        if its start is 0; `is_decode` and `prompts` have no effect.
         """
         outputs = []
         for row, start, tokens in zip(rows, starts, new, strict=True):
@@ -108,12 +115,12 @@ class HFCacheForward:
         return torch.nn.utils.rnn.pad_sequence(outputs, batch_first=True)
 
     def release(self) -> None:
-        """Free the memory of all sequences."""
+        """Drop the token ids and caches of all sequences, and free device memory."""
         self.cache.sequences.clear()
         release_memory(self.device)
 
     def load(self, weights: Any) -> None:
-        """Load parameters by name."""
+        """Copy parameters into the model by name; see `assign_parameters`."""
         assign_parameters(self.model, weights)
 
     def _pieces(self, start: int, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -123,7 +130,10 @@ class HFCacheForward:
             yield tokens
 
     def _feed(self, sequence: _Sequence, tokens: Sequence[int], everywhere: bool) -> Tensor:
-        """Return [1 or len(tokens), V] logits at the last of these tokens or at each."""
+        """Feed tokens to one sequence and return [1 or len(tokens), V] logits.
+
+        The logits are those after the last token, or after each token if `everywhere`.
+        """
         recomputes = self.feeding.by == "whole"
         fed = torch.tensor([[*sequence.ids, *tokens] if recomputes else tokens], device=self.device)
         options = self._options | ({"logits_to_keep": len(tokens) if everywhere else 1} if self._keeps_logits else {})
@@ -142,8 +152,12 @@ class HFCacheForward:
 def select_decode_mode(model: torch.nn.Module, plain: ReferenceForward) -> DecodeMode:
     """Return the fastest decode mode whose logits agree with the reference forward pass.
 
+    Args:
+        model: Causal language model.
+        plain: Reference logits of two sequences of the model.
+
     Raises:
-        PolicyError: If none does: the reference forward pass itself is not repeatable.
+        PolicyError: If no mode agrees: the reference forward pass itself is not repeatable.
     """
     for feeding in _DECODE_MODES:
         if feeding.places and not forward_accepts(model, "position_ids"):
@@ -157,7 +171,11 @@ def select_decode_mode(model: torch.nn.Module, plain: ReferenceForward) -> Decod
 
 
 def _relative_error(forward: HFCacheForward, plain: ReferenceForward) -> float:
-    """Return the error relative to the reference, for two interleaved sequences, one of which starts with one token."""
+    """Return the maximum error of a forward pass relative to the tolerance of the reference.
+
+    Two interleaved sequences are fed in pieces; one of them starts with a single token. A value of at most 1 is an
+    agreement.
+    """
     first, second = plain.sequences
     stem, length = plain.stem, len(first)
     worst = 0.0

@@ -23,14 +23,20 @@ from whetstone.inference.kv_sharing import PrefixSharing
 from whetstone.policies import get_setting
 
 _GRAIN, _ODD_REACHES = 64, (256, 320)
-"""Attention of several queries reads keys in multiples of 64, except these lengths: MKL sums them in another order than
-both shorter and longer ones. In blocks of 512 the remainder decides."""
+"""Granularity in tokens of the keys that several queries read, and lengths that are avoided. MKL sums 256 and 320 keys
+in another order than both shorter and longer ones; in blocks of 512 the remainder decides."""
 _VECTOR_GRAIN, _VECTOR_LEAST, _VECTOR_QUERIES = 16, 64, 3
-"""Up to three queries are summed as vectors, in the same order for all lengths from 64 on."""
+"""Granularity and minimum length in tokens for up to three queries, which are summed as vectors in the same order."""
 
 
 class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of one attention layer for all slots, each [slots, heads, capacity, width]."""
+    """Keys and values of one attention layer for all slots, each [slots, heads, capacity, width].
+
+    Created by `KVCache`. Transformers calls `update` in every forward pass.
+
+    Args:
+        rows: Cache that selects slots and positions.
+    """
 
     is_sliding = False
     is_compileable = False
@@ -41,16 +47,26 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         self.is_initialized = False
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor | None = None) -> None:
-        """Allocate all slots, with the data type and device of the first keys."""
+        """Allocate the keys and values of all slots, with the data type and device of the first keys."""
         assert value_states is not None
         self.keys = _allocate(key_states, self.rows)
         self.values = _allocate(value_states, self.rows)
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the new tokens of the chosen slots and return the keys and values to read.
+        """Write keys and values of new tokens, and return those that attention reads.
 
-        See `KVCache.select_slots`.
+        Slots and positions are those of `KVCache.select_slots`.
+
+        Args:
+            key_states: [B, heads, L, width] keys of the new tokens.
+            value_states: [B, heads, L, width] values of the new tokens.
+            args: Further arguments of Transformers, ignored.
+            kwargs: Further arguments of Transformers, ignored.
+
+        Returns:
+            Keys and values, each [R, heads, reach, width]: views of a contiguous span of slots, or copies of the
+            selected slots.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -64,19 +80,19 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys[rows.chosen, :, : rows.reach], self.values[rows.chosen, :, : rows.reach]
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first tokens of one slot to another."""
+        """Copy the keys and values of the first `length` tokens from one slot to another."""
         if self.is_initialized:
             self.keys[target, :, :length] = self.keys[source, :, :length]
             self.values[target, :, :length] = self.values[source, :, :length]
 
     def wipe_slot(self, row: int) -> None:
-        """Overwrite a slot with zeros."""
+        """Overwrite the keys and values of a slot with zeros."""
         if self.is_initialized:
             self.keys[row] = 0
             self.values[row] = 0
 
     def release(self) -> None:
-        """Free the memory; it is allocated again with the next keys."""
+        """Free the memory of the layer; the next keys allocate it again."""
         if self.is_initialized:
             self.keys = self.values = self.keys.new_empty(0)
             self.is_initialized = False
@@ -89,21 +105,23 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         return 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return (number of visible keys, offset)."""
+        """Return (number of visible keys, offset 0), as Transformers requires."""
         return self.rows.reach, 0
 
     def get_max_length(self) -> int:
-        """Return -1: no maximum."""
+        """Return −1: Transformers must not limit the length."""
         return -1
 
 
 class KVCache(Cache):  # type: ignore[misc]
     """KV cache of all layers, with the slots and positions of the next forward pass.
 
+    Created by `SlotForward`.
+
     Args:
         layers: Number of attention layers of the model.
         count: Number of slots.
-        length: Maximum tokens per slot.
+        length: Maximum number of tokens per slot.
     """
 
     def __init__(self, layers: int, count: int, length: int) -> None:
@@ -114,20 +132,20 @@ class KVCache(Cache):  # type: ignore[misc]
         self.places = torch.zeros(0, 0, dtype=torch.long)
         self.reach = 0
         self.span: slice | None = None
-        """Contiguous slots that attention reads in place; None if the chosen ones are copied."""
+        """Contiguous slots that attention reads in place; None if the selected slots are copied."""
         self.spread: Tensor | None = None
-        """[B] index of each chosen slot in the span; None if the order is the same."""
+        """[B] index of each selected slot in `span`; None if the span has only the selected slots."""
         self.origins = PrefixSharing(count)
         self._slots: dict[int, Tensor] = {}
         super().__init__(layers=[KVCacheLayer(self) for _ in range(layers)])
 
     def select_slots(self, chosen: Sequence[int], places: Tensor, *, queries: int, device: torch.device) -> None:
-        """Select the slots and positions that the next forward pass writes.
+        """Select the slots and positions that the next forward pass writes and reads.
 
         Args:
-            chosen: [B] slots, ascending; the last one can be repeated as padding, whose output is ignored.
+            chosen: [B] slots, ascending. The last slot can be repeated as padding, whose output is ignored.
             places: [B, width] position of each new token in its slot; on the CPU, to avoid synchronizing the device.
-            queries: Number of queries per key head.
+            queries: Number of queries per key head, which determines the padding of the keys.
             device: Device of the slots.
         """
         self.chosen = torch.tensor(chosen, device=device)
@@ -141,8 +159,7 @@ class KVCache(Cache):  # type: ignore[misc]
         self._slots = {}
 
     def slot_indices(self, heads: int) -> Tensor:
-        """Return [B · heads · width] indices of the new tokens in the flattened slots, heads and positions of a
-        layer."""
+        """Return [B · heads · width] indices of the new tokens in a flattened layer [slots, heads, capacity]."""
         known = self._slots.get(heads)
         if known is None:
             of_heads = self.chosen.unsqueeze(1) * heads + torch.arange(heads, device=self.chosen.device)
@@ -150,28 +167,32 @@ class KVCache(Cache):  # type: ignore[misc]
         return known
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first tokens of one slot to another."""
+        """Copy the keys and values of the first `length` tokens from one slot to another, in all layers."""
         self.origins.record_copy(source, target, length)
         for layer in self.layers:
             layer.copy(source, target, length)
 
     def wipe_slot(self, row: int) -> None:
-        """Overwrite a slot with zeros: a mask does not hide values that are not finite."""
+        """Overwrite a slot with zeros in all layers.
+
+        Called after non-finite logits: a mask does not hide values that are not finite.
+        """
         self.origins.record_wipe(row)
         for layer in self.layers:
             layer.wipe_slot(row)
 
     def release(self) -> None:
-        """Free the memory; the next forward pass allocates it again."""
+        """Free the memory of all layers; the next forward pass allocates it again."""
         self.origins = PrefixSharing(self.count)
         for layer in self.layers:
             layer.release()
 
 
 def bytes_per_token(model: torch.nn.Module) -> int:
-    """Return the KV cache memory of one token in all layers.
+    """Return the size of the KV cache of one token in all layers, in bytes.
 
-    For models that keep a recurrent state instead, this is the size of the hidden states of all layers, an upper bound.
+    For models that keep a recurrent state instead, the size of the hidden states of all layers is returned, an upper
+    bound.
     """
     config: Any = model.config
     config = config.get_text_config()
@@ -186,7 +207,14 @@ def bytes_per_token(model: torch.nn.Module) -> int:
 
 
 def _padded_length(length: int, queries: int) -> int:
-    """Return the number of keys to read for slots of this length, so that masked positions change no bit."""
+    """Return the number of keys to read for slots of `length` tokens.
+
+    The number is chosen so that masked positions do not change a bit of the result.
+
+    Args:
+        length: Maximum number of tokens in the slots.
+        queries: Number of queries per key head.
+    """
     if queries <= _VECTOR_QUERIES:
         return max(_VECTOR_LEAST, -(-length // _VECTOR_GRAIN) * _VECTOR_GRAIN)
     reach = -(-length // _GRAIN) * _GRAIN
@@ -194,7 +222,9 @@ def _padded_length(length: int, queries: int) -> int:
 
 
 def _allocate(states: Tensor, rows: KVCache) -> Tensor:
-    """Allocate zeros, because masked values are still multiplied. On a CPU, unused memory costs nothing.
+    """Allocate the keys or values of a layer as zeros, because masked values are still multiplied.
+
+    On a CPU, memory that is not used costs nothing.
 
     Note:
         With huge pages, a slot with one token would take two megabytes per head and layer.

@@ -15,26 +15,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Stretches = list[tuple[int, int]]
-"""(end position, number) of consecutive spans from position 0."""
+"""(end position, number) of the consecutive spans of a slot, from position 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """Slots that share a prefix."""
+    """Group of slots that share a prefix, returned by `PrefixSharing`."""
 
     members: tuple[int, ...]
-    """Indices of the slots among the requested ones."""
+    """Indices of the slots in the list that was passed."""
     length: int
-    """Length of the shared prefix in tokens, at least one; for a single slot, all its tokens except the new one."""
+    """Length of the shared prefix in tokens, at least 1. For a single slot: the number of tokens to consider."""
 
     @property
     def num_saved_keys(self) -> int:
-        """Number of keys that need not be read again."""
+        """Number of keys that are not read again because the prefix is read once for all members."""
         return (len(self.members) - 1) * self.length
 
 
 class PrefixSharing:
-    """Records for each KV slot which span its keys were computed in.
+    """Records which KV slots were copied from one another, to find shared prefixes.
+
+    Created by `KVCache`, which reports every copy and wipe; forward passes report every write.
 
     Args:
         rows: Number of slots.
@@ -47,9 +49,9 @@ class PrefixSharing:
         self._numbers = itertools.count()
 
     def record_write(self, row: int, start: int, end: int) -> None:
-        """Record that positions `start` to `end` of a slot have new keys.
+        """Record that new keys were written to positions `start` to `end` of a slot.
 
-        Later positions become invalid.
+        Keys at later positions become invalid.
         """
         stretches = self._stretches[row]
         if stretches and stretches[-1] == (start, self._growing[row]):
@@ -59,12 +61,12 @@ class PrefixSharing:
         self._stretches[row] = [*_truncate(stretches, start), (end, number)]
 
     def record_copy(self, source: int, target: int, length: int) -> None:
-        """Record that a slot contains the first tokens of another, and nothing else."""
+        """Record that a slot contains only the first `length` tokens of another slot."""
         self._stretches[target] = _truncate(self._stretches[source], length)
         self._growing[target] = None
 
     def record_wipe(self, row: int) -> None:
-        """Record that a slot is empty."""
+        """Record that a slot contains no keys."""
         self._stretches[row], self._growing[row] = [], None
 
     def group_by_prefix(self, rows: Sequence[int], lengths: Sequence[int]) -> list[SharedPrefix]:
@@ -72,7 +74,10 @@ class PrefixSharing:
 
         Args:
             rows: [B] slots, without duplicates.
-            lengths: [B] number of tokens to consider in each, at least one.
+            lengths: [B] number of tokens to consider in each slot, at least 1.
+
+        Returns:
+            Disjoint groups that contain every slot; a slot without a shared prefix is a separate group.
         """
         known = [_truncate(self._stretches[row], length) for row, length in zip(rows, lengths, strict=True)]
         first = _by_number(range(len(rows)), known, 0)
@@ -81,11 +86,12 @@ class PrefixSharing:
     def group_equal(self, rows: Sequence[int], lengths: Sequence[int]) -> list[SharedPrefix]:
         """Group slots whose first `lengths` keys are equal, at exactly that length.
 
-        Slots of length 0 are omitted.
-
         Args:
             rows: [B] slots, without duplicates.
-            lengths: [B] number of tokens to consider in each.
+            lengths: [B] number of tokens to consider in each slot; slots of length 0 are omitted.
+
+        Returns:
+            Disjoint groups of the slots whose length is not 0.
         """
         sets: dict[tuple[tuple[int, int], ...], list[int]] = {}
         for member, (row, length) in enumerate(zip(rows, lengths, strict=True)):
@@ -97,7 +103,10 @@ class PrefixSharing:
 def _split_group(
     members: list[int], known: Sequence[Stretches], lengths: Sequence[int], depth: int
 ) -> list[SharedPrefix]:
-    """Group slots that are equal into their span at `depth`: as one group, or as smaller ones if that saves more."""
+    """Group slots that share the spans up to `depth`, as one group or as smaller ones.
+
+    The alternative that saves more keys is returned.
+    """
     if len(members) == 1:
         return [SharedPrefix((members[0],), lengths[members[0]])]
     while True:
@@ -114,7 +123,7 @@ def _split_group(
 
 
 def _by_number(members: Sequence[int], known: Sequence[Stretches], depth: int) -> list[list[int]]:
-    """Group members by the number of their span at `depth`; each member without one is a group."""
+    """Group members by the number of their span at `depth`; a member without that span is a separate group."""
     by_number: dict[int, list[int]] = {}
     for member in members:
         number = known[member][depth][1] if depth < len(known[member]) else ~member  # no number is below 0

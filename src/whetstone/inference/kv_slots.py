@@ -15,39 +15,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 BLOCK = 16
-"""Number of tokens per block of the prefix search."""
+"""Number of tokens per hashed block of the prefix search."""
 
 
 @dataclass(slots=True, eq=False)
 class KVSlot:
-    """Contents of a KV slot."""
+    """Contents and state of one KV slot."""
 
     number: int
+    """Index of the slot in the KV cache."""
     episode: str | None = None
+    """Episode that owns the slot; None: the slot is free."""
     keys: list[int] = field(default_factory=list)
     """Identifiers of the tokens in the slot; see `TokenSequence.keys`."""
     computed_keys: list[int] = field(default_factory=list)
-    """The same, marked by how they were computed; see `Request.computed_keys`. Slots share prefixes that were computed
-    in the same way."""
+    """`keys`, with the complement of tokens that were fed one at a time; see `Request.computed_keys`. Slots share only
+    prefixes that were computed in the same way."""
     prompt: int = 0
-    """Number of leading tokens that were computed as a prompt."""
+    """Number of leading tokens that were computed as a prompt, not one at a time."""
     promised: Sequence[int] = ()
-    """Tokens that the slot will contain after prefill."""
+    """Tokens that the slot will contain after the running prefill."""
     busy: bool = False
+    """Whether a request uses the slot at the moment."""
     stale: bool = False
-    """Whether some of its keys are of earlier weights."""
+    """Whether some keys were computed with earlier weights; such a prefix is never shared."""
     used: int = 0
-    """Counter at the last use; the slot with the smallest is evicted first."""
+    """Value of the clock at the last use."""
     blocks: list[int] = field(default_factory=list)
-    """Hashes under which the slot is found, one per block from the start."""
+    """Hashes under which the slot is indexed, one per block from the start."""
 
 
 class KVSlots:
-    """KV slots of an engine.
+    """Allocates the KV slots of an engine to episodes, and finds cached prefixes.
+
+    Created by `LocalEngine`. The object only keeps the records; the keys are in `KVCache`.
 
     Args:
         count: Number of slots.
-        share: Whether a slot can be truncated and its prefix copied. Otherwise it is extended or restarted.
+        share: Whether a slot can be truncated and its prefix copied. False for models with a recurrent state, whose
+            sequences can only be extended or restarted.
     """
 
     def __init__(self, count: int, *, share: bool = True) -> None:
@@ -62,24 +68,24 @@ class KVSlots:
 
     @property
     def has_vacant_slot(self) -> bool:
-        """Whether a slot is free or idle."""
+        """Whether a slot is free or idle, so that a request can be admitted."""
         return bool(self._free or self._resting)
 
     def allocate_slot(
         self, episode: str, keys: Sequence[int], prompt: Sequence[int], usable: int
     ) -> tuple[KVSlot, tuple[KVSlot, int] | None] | str:
-        """Allocate a slot for a prompt and mark it busy.
+        """Allocate a slot for a prompt, with the longest cached prefix, and mark it busy.
 
         Args:
-            episode: Name of the episode.
-            keys: Identifiers of the tokens of the prompt.
-            prompt: The same, marked by how they are to be computed.
-            usable: Number of leading tokens that need not be computed if they are in a slot.
+            episode: Name of the episode. Its own slot is used if it has one that is not busy.
+            keys: Identifiers of the tokens of the prompt; see `TokenSequence.keys`.
+            prompt: `keys`, marked by how they are to be computed; see `Request.computed_keys`.
+            usable: Number of leading tokens whose keys may be reused.
 
         Returns:
-            The slot, its `keys` truncated to the prefix that it shares with the prompt, and (slot, length) if a prefix
-            is to be copied; or the reason why there is none: `full` (all are busy), or `soon` (another slot is
-            computing the same prefix, and waiting for it is cheaper).
+            (slot, copy): the slot, whose `keys` are truncated to the prefix that it shares with the prompt, and (source
+            slot, length) of a prefix to copy into it, or None. If no slot is allocated, the reason: `full` (all slots
+            are busy), or `soon` (another slot is computing a longer prefix, and waiting for it is cheaper).
         """
         own = self._of_episode.get(episode)
         own = None if own is None or own.busy else own
@@ -109,7 +115,10 @@ class KVSlots:
         return row, copied
 
     def mark_idle(self, row: KVSlot) -> None:
-        """Mark a slot idle after its generation; the keys stay until the slot is needed."""
+        """Mark a slot idle after its generation or scoring.
+
+        Its keys stay until the slot is needed for another episode.
+        """
         self._clock += 1
         row.busy, row.used, row.promised = False, self._clock, ()
         if row.episode is None:
@@ -120,9 +129,9 @@ class KVSlots:
             self._resting[row] = None
 
     def release_slot(self, episode: str) -> None:
-        """Release the slot of a finished episode.
+        """Release the slot of a finished episode, if it has one.
 
-        Its keys can still serve others, but the slot is reused first.
+        Other prompts can still use its keys, but the slot is the first to be reused.
         """
         row = self._of_episode.pop(episode, None)
         if row is None:
@@ -133,14 +142,18 @@ class KVSlots:
             heapq.heappush(self._free, row.number)
 
     def clear_slot(self, row: KVSlot) -> None:
-        """Discard the keys of a slot."""
+        """Discard the keys of a slot, so that no prompt uses them.
+
+        Called after a failed request.
+        """
         row.keys, row.computed_keys, row.promised = [], [], ()
         self._find_under(row, ())
 
     def invalidate_prefixes(self, *, keep: bool) -> None:
-        """Invalidate all prefixes after a weight change.
+        """Stop sharing all cached prefixes, after a weight change.
 
-        With `keep`, their owners continue with their keys.
+        Args:
+            keep: Whether episodes continue with their own keys of the earlier weights; False: all keys are discarded.
         """
         for row in self.rows:
             self._find_under(row, ())
@@ -149,7 +162,10 @@ class KVSlots:
                 row.keys, row.computed_keys, row.stale = [], [], False
 
     def _next(self, source: KVSlot | None) -> KVSlot | None:
-        """Return a free slot, or the one idle longest; preferably not the one that is the source of a copy."""
+        """Return a free slot, else the one that has been idle longest, else None.
+
+        A free slot other than `source`, from which a prefix is copied, is preferred.
+        """
         if self._free:
             number = heapq.heappop(self._free)
             if source is not None and number == source.number and self._free:
@@ -167,8 +183,7 @@ class KVSlots:
         row.stale = False
 
     def _longest(self, prompt: Sequence[int], usable: int) -> tuple[KVSlot | None, int, int]:
-        """Return (slot with the longest prefix, its computed length, maximum length of any computed or pending
-        prefix)."""
+        """Return (slot with the longest computed prefix, its length, maximum length of a computed or promised prefix)."""
         best: tuple[KVSlot | None, int] = (None, 0)
         coming = 0
         candidates: dict[KVSlot, None] = {}
@@ -186,7 +201,7 @@ class KVSlots:
         return *best, coming
 
     def _find_under(self, row: KVSlot, ids: Sequence[int]) -> None:
-        """Index a slot by the blocks of `ids` only."""
+        """Index a slot by the blocks of `ids`, and by no others."""
         wanted = [] if row.stale else list(_hashes(ids, len(ids)))
         same = 0
         while same < min(len(wanted), len(row.blocks)) and wanted[same] == row.blocks[same]:
@@ -201,7 +216,7 @@ class KVSlots:
 
 
 def _hashes(ids: Sequence[int], length: int) -> list[int]:
-    """Return one hash per block, of the block and all tokens before it."""
+    """Return one hash per complete block, of the block and of all tokens before it."""
     hashes: list[int] = []
     chained = 0
     for end in range(BLOCK, length + 1, BLOCK):
@@ -211,7 +226,7 @@ def _hashes(ids: Sequence[int], length: int) -> list[int]:
 
 
 def common_length(one: Sequence[int], other: Sequence[int], max_length: int) -> int:
-    """Return the length of the common prefix, at most `max_length`."""
+    """Return the length of the common prefix of two sequences, at most `max_length`."""
     limit = min(len(one), len(other), max_length)
     if list(one[:limit]) == list(other[:limit]):
         return limit

@@ -38,36 +38,37 @@ _WIDER = 4
 """Maximum ratio of the width of an intermediate tensor to the hidden size."""
 
 InProduct = Callable[[], contextlib.AbstractContextManager[None]]
-"""Context manager for matrix products and attention, which uses all threads if other operations use one."""
+"""Returns a context manager for matrix products and attention, in which all threads are used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Decoder blocks of a causal language model.
+    """Decoder blocks of a Llama-like causal language model, created by `find_blocks`.
 
     Args:
-        model: Model of which the modules are these blocks: see `find_blocks`.
-        reads_beginnings: Whether a shared prefix is read once: see `cascade_attention.py`.
+        model: Transformers model, whose modules are called.
+        reads_beginnings: Whether a shared prefix is read once for several slots; see `cascade_attention.py`.
+        compiled: The same blocks by compiled functions.
     """
 
     model: Any
     reads_beginnings: bool = True
     compiled: CompiledBlocks | None = None
-    """The same blocks by compiled functions; None if the machine or the model does not allow it."""
+    """Blocks computed by compiled functions; None if the machine or the model does not allow it."""
 
     def compute_states(
         self, ids: Tensor, places: Tensor, cache: KVCache, prompts: Sequence[int] | None = None
     ) -> Tensor:
-        """Feed tokens to the KV slots that the cache is aimed at.
+        """Compute hidden states of new tokens, and write their keys and values to the selected KV slots.
 
         Args:
-            ids: [N, L], tokens of the slots first, then padding.
+            ids: [N, L] token ids: first the selected slots, then padding.
             places: [N, L] position of each token in its slot.
             cache: KV cache after `KVCache.select_slots`.
-            prompts: See `plan_reads`.
+            prompts: Same as for `plan_reads`.
 
         Returns:
-            [N, L, hidden] normalized states, as the head reads them.
+            [N, L, hidden] states after the last norm, the input of the language-model head.
         """
         embeddings = self.model.model.embed_tokens.weight
         if embeddings.dtype == torch.float32:  # the bits depend on the number of threads
@@ -95,7 +96,7 @@ class Blocks:
         return _apply_norm(body.norm, hidden)
 
     def compute_logits(self, states: Tensor) -> Tensor:
-        """Compute [..., V] contiguous logits of [..., hidden] states."""
+        """Compute [..., V] contiguous logits from [..., hidden] states."""
         logits: Tensor = self.model.lm_head(states)
         return logits.contiguous()
 
@@ -106,14 +107,22 @@ class _Pass:
 
     cache: KVCache
     cos: Tensor
-    """[N, L, 1, D]"""
+    """[N, L, 1, D] cosines of the rotary embedding."""
     sin: Tensor
+    """[N, L, 1, D] sines of the rotary embedding."""
     reading: DecodeReadPlan | None
-    """Keys to read if slots share prefixes; None: each slot is read separately."""
+    """Keys to read if slots share prefixes; None: each slot reads its own keys."""
     product: InProduct
 
     def attend(self, attention: Any, number: int, window: int | None, normed: Tensor) -> Tensor:
-        """Return [N, L, hidden] output of the attention of a layer."""
+        """Return the [N, L, hidden] attention output of a layer.
+
+        Args:
+            attention: Attention module.
+            number: Index of the layer.
+            window: Sliding window in tokens; None: all positions are visible.
+            normed: [N, L, hidden] states after the input norm.
+        """
         with self.product():
             projected = [attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)]
         query, key, value = (each.unflatten(-1, (-1, attention.head_dim)) for each in projected)
@@ -139,7 +148,7 @@ class _Pass:
         return added
 
     def apply_mlp(self, mlp: Any, normed: Tensor) -> Tensor:
-        """Return [N, L, hidden] output of the MLP of a layer."""
+        """Return the [N, L, hidden] MLP output of a layer for states after the second norm."""
         with self.product():
             gate, up = mlp.gate_proj(normed), mlp.up_proj(normed)
         inner = mlp.act_fn(gate) * up
@@ -149,9 +158,12 @@ class _Pass:
 
 
 def find_blocks(model: torch.nn.Module, *, reads_beginnings: bool = True) -> Blocks | None:
-    """Return the model's blocks.
+    """Return the decoder blocks of a model, or None if its modules are not those of Llama-like models.
 
-    None if its modules are not exactly those of Llama-like models.
+    Args:
+        model: Transformers causal language model.
+        reads_beginnings: Whether shared prefixes are read once. Required for compiled blocks, since a small model in
+            float32 must have the bits of the model's own forward pass.
     """
     if {name for name, _ in model.named_children()} != {"model", "lm_head"}:
         return None
@@ -184,7 +196,10 @@ def _is_norm(module: Any) -> bool:
 
 
 def _window(attention: Any, capacity: int) -> int | None:
-    """Return the sliding window of a layer; None if it covers a whole slot. Mistral's is only in its config."""
+    """Return the sliding window of a layer in tokens, or None if it covers a whole slot.
+
+    Mistral's sliding window is only in its config.
+    """
     settings = {**vars(attention.config), **vars(attention)}
     window: int | None = settings.get("sliding_window")
     return None if window is None or window >= capacity else window

@@ -59,36 +59,41 @@ from whetstone.policies import (
 from whetstone.tokens import TokenSequence
 
 _LONGEST_WAIT = 8
-"""Maximum time a request waits for others, as a multiple of the shortest prefill."""
+"""Maximum time that a request waits for others, as a multiple of the shortest recent prefill."""
 _LOOKED_AT = 64
-"""Number of waiting requests whose waiting times are summed."""
+"""Maximum number of waiting requests whose waiting times are summed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Update:
-    """New weights that are due at a later step."""
+    """New weights that the engine loads between two steps."""
 
     weights: Weights
     version: int
     in_flight: InFlight
     done: asyncio.Future[None]
+    """Set when the weights are loaded."""
 
 
 class LocalEngine:
-    """An engine in this process, for any Transformers causal language model.
+    """Inference engine in this process, for any Transformers causal language model; see `Engine`.
+
+    Created by the engine factory `local` for a recipe with `engine: local`.
 
     Args:
-        model: Model to sample from. It can be the one in training: the engine only reads its parameters.
+        model: Model to sample from. It can be the model in training: the engine only reads its parameters.
         context_length: Context length of the model, in tokens.
-        rows: Number of KV slots: episodes whose keys are cached, and maximum number that run concurrently.
-        cache_bytes: Maximum size of the KV cache; it lowers `rows` if necessary.
-        prefill_tokens: Maximum number of prompt tokens computed in one step.
-        max_waiting: Maximum number of queued requests; further callers wait. None: unlimited.
-        detokenize: Token ids → text, for stop strings.
+        rows: Number of KV slots: the maximum number of requests that run concurrently, and of episodes whose keys are
+            cached.
+        cache_bytes: Maximum size of the KV cache in bytes, which can lower `rows`; None: unlimited.
+        prefill_tokens: Maximum number of prompt tokens computed per step.
+        max_waiting: Maximum number of queued requests; further callers wait until one leaves the queue. None:
+            unlimited.
+        detokenize: Decodes token ids to text; required for stop strings.
         version: Policy version of the model's current weights.
 
     Raises:
-        ValueError: If one sequence does not fit into `cache_bytes`.
+        ValueError: If the KV cache of one sequence exceeds `cache_bytes`.
     """
 
     capabilities = EngineCapabilities()
@@ -129,7 +134,7 @@ class LocalEngine:
         self._serving: asyncio.Task[None] | None = None
         self._scorings = itertools.count()
         self._pass_seconds = 0.0
-        """Duration of the shortest recent prefill."""
+        """Duration of the shortest recent prefill, in seconds; 0 before the first."""
         self._interrupted = False
         self._closed = False
         self._streamer = TokenStreamer()
@@ -314,7 +319,10 @@ class LocalEngine:
         self._running.sort(key=_row_number)
 
     def _should_admit(self) -> bool:
-        """Return whether waiting requests waited long enough for others. Also called in the thread."""
+        """Return whether waiting requests have waited long enough for others, and a slot is available.
+
+        Also called in the thread that computes the steps.
+        """
         waiting = list(self._waiting)[:_LOOKED_AT]
         if not waiting or not self._rows.has_vacant_slot:
             return False
@@ -325,7 +333,10 @@ class LocalEngine:
         return waited >= held_up or longest >= _LONGEST_WAIT * self._pass_seconds
 
     async def _load_what_is_due(self) -> None:
-        """Load weights between steps, in order of the calls; `drain` waits until no request runs."""
+        """Load the new weights that are due between two steps, in the order of the calls.
+
+        With `drain`, loading waits until no request runs. An error is returned to the caller of `load_weights`.
+        """
         while self._updates and not (self._updates[0].in_flight == "drain" and self._running):
             update = self._updates.popleft()
             try:
@@ -342,7 +353,7 @@ class LocalEngine:
                 update.done.set_result(None)
 
     def _finish_ended(self) -> None:
-        """Return the results of finished requests and release their slots."""
+        """Return the results of finished requests to their callers, and mark their slots idle."""
         for request in [r for r in self._waiting if r.is_ended]:
             self._waiting.remove(request)
             if self._room is not None:
@@ -374,7 +385,12 @@ class LocalEngine:
 
     @torch.inference_mode()
     def _steps(self, copies: Sequence[tuple[int, int, int]], loop: asyncio.AbstractEventLoop) -> None:
-        """Run steps until a request finishes or the event loop is needed."""
+        """Run decode steps until a request finishes or the event loop is needed.
+
+        Args:
+            copies: (source slot, target slot, number of tokens) of each cached prefix to copy first.
+            loop: Event loop that calls the streaming callbacks.
+        """
         for source, target, length in copies:
             assert isinstance(self._forward, SlotForward)  # others share nothing
             self._forward.cache.copy(source, target, length)
@@ -399,7 +415,16 @@ class LocalEngine:
                 return
 
     def _prefill(self, wanted: Sequence[tuple[int, Request]]) -> int:
-        """Prefill these chunks up to the token budget, and sample after complete prompts."""
+        """Compute prompt chunks up to the token budget of a step, oldest request first.
+
+        After a complete prompt the first token is sampled, or a scoring is finished.
+
+        Args:
+            wanted: (number of tokens in the next chunk, request) of every unfinished prompt.
+
+        Returns:
+            The number of computed tokens.
+        """
         budget = self.prefill_tokens
         pieces: list[tuple[int, Request]] = []
         for size, request in sorted(wanted, key=lambda piece: piece[1].arrival):
@@ -421,7 +446,17 @@ class LocalEngine:
     def _feed(
         self, requests: Sequence[Request], sizes: Sequence[int], *, is_decode: bool = False, everywhere: bool = False
     ) -> Tensor:
-        """Feed the next tokens of each request; return logits as `SlotForward.compute_logits` does."""
+        """Feed the next tokens of each request to its slot, and record them there.
+
+        Args:
+            requests: [B] requests, in the order of their slots.
+            sizes: [B] number of tokens to feed.
+            is_decode: Whether each token was sampled.
+            everywhere: Whether to return logits after every token.
+
+        Returns:
+            Logits as `SlotForward.compute_logits` returns them.
+        """
         rows = [request.row for request in requests if request.row is not None]
         starts = [len(row.keys) for row in rows]
         spans = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
@@ -440,7 +475,14 @@ class LocalEngine:
         return logits
 
     def _draw(self, requests: Sequence[Request], logits: Tensor) -> None:
-        """Sample the next token of each request without unprocessed tokens, from its logits [B, V]."""
+        """Sample the next token of each request whose tokens are all computed.
+
+        A request with non-finite logits fails.
+
+        Args:
+            requests: [B] requests.
+            logits: [B, V] logits after the last computed token of each request.
+        """
         complete = [i for i, request in enumerate(requests) if request.num_uncomputed == 0]
         if len(complete) < len(requests):
             requests, logits = [requests[i] for i in complete], logits[complete]
@@ -465,7 +507,12 @@ class LocalEngine:
                 request.stop_at_strings(self._detokenize)
 
     def _score(self, requests: Sequence[Request], sizes: Sequence[int]) -> None:
-        """Feed a chunk of each scoring, and store log-probs and entropies of the tokens that follow."""
+        """Feed a chunk of each scoring, and store the log-probs and entropies of the tokens that follow.
+
+        Args:
+            requests: [B] scorings.
+            sizes: [B] number of tokens in the chunk of each scoring.
+        """
         starts = [len(request.row.keys) for request in requests if request.row is not None]
         logits = self._feed(requests, sizes, everywhere=True)
         for request, start, size, row in zip(requests, starts, sizes, logits, strict=True):
@@ -483,14 +530,20 @@ class LocalEngine:
                 request.finish = "stop"
 
     def _fail_nonfinite(self, request: Request) -> None:
-        """Fail a request with non-finite logits and wipe its slot; other requests are not affected."""
+        """Fail a request with non-finite logits and wipe its slot.
+
+        Other requests are not affected.
+        """
         request.error = InfrastructureError("the model's logits are not finite")
         if request.row is not None:
             self._forward.cache.wipe_slot(request.row.number)
 
 
 def _batches_by_width(pieces: Sequence[tuple[int, Request]]) -> Iterator[list[tuple[int, Request]]]:
-    """Yield batches with less than half padding, generations and scorings separately, each in the order of slots."""
+    """Yield batches of prompt chunks with less than half padding, each in the order of slots.
+
+    Generations and scorings are in separate batches.
+    """
     for scoring in (False, True):
         left = sorted((p for p in pieces if (p[1].sampling is None) == scoring), key=lambda piece: -piece[0])
         while left:
@@ -510,22 +563,30 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 _MIN_INTERVAL_SECONDS = 0.05
-"""Time between two callbacks of a generation."""
+"""Minimum time between two callbacks of a generation, in seconds."""
 _MAX_CALLBACKS_PER_SECOND = 300
-"""Callbacks of all generations together."""
+"""Maximum number of callbacks of all generations together, per second."""
 
 
 class TokenStreamer:
-    """Calls `on_tokens` of running generations: with the first token at once, with more from time to time."""
+    """Calls `on_tokens` of running generations on the event loop, rate-limited.
+
+    The callback of a generation receives its first token immediately and later ones at intervals: with sixty clients, a
+    callback per token costs more than sampling the tokens. Created by `LocalEngine`.
+    """
 
     def __init__(self) -> None:
         self._is_scheduled = False
         self._last = 0.0
 
     def schedule_callbacks(self, running: Sequence[Request], loop: asyncio.AbstractEventLoop) -> None:
-        """Schedule due callbacks on the event loop.
+        """Schedule the due `on_tokens` callbacks on the event loop.
 
-        Called after a step, in the thread that computes it.
+        Called after each step, in the thread that computes it.
+
+        Args:
+            running: Requests in progress.
+            loop: Event loop of the callers.
         """
         if self._is_scheduled:
             return
@@ -549,12 +610,14 @@ class TokenStreamer:
 
 
 Forward = SlotForward | HFCacheForward
+"""Forward pass of `LocalEngine`."""
 
 _SLOWER = {
     "pieces": "each sequence with the model's own cache",
     "single": "each sequence with the model's own cache, one token at a time",
     "whole": "and each token is recomputed from the start of its sequence: the model's own cache gives other logits",
 }
+"""Description of each slower decode mode, for the warning."""
 
 
 _decode_modes: dict[Hashable, DecodeMode | None] = {}
@@ -562,17 +625,19 @@ _decode_modes: dict[Hashable, DecodeMode | None] = {}
 
 
 def choose_forward(model: torch.nn.Module, *, rows: int, context_length: int) -> Forward:
-    """Return the fastest forward pass whose results agree with the model.
+    """Return the fastest forward pass whose logits agree with the model's own.
 
-    Warn once if it is not KV slots.
+    KV slots are preferred: they share prefixes between sequences and compute many at the same time, but require
+    attention layers with keys and values. The alternative is the model's own cache, one sequence at a time, which a
+    warning reports once per architecture. The choice does not depend on the model's name.
 
     Args:
-        model: Causal language model.
-        rows: Number of sequences to store.
-        context_length: Maximum sequence length of the model.
+        model: Transformers causal language model.
+        rows: Number of KV slots.
+        context_length: Maximum number of tokens per sequence.
 
     Raises:
-        PolicyError: If the model is not causal, or needs more inputs than tokens.
+        PolicyError: If the model is not causal, needs further inputs, or is not reproducible.
     """
     known = architecture_key(model)
     if known not in _decode_modes:
@@ -585,7 +650,7 @@ def choose_forward(model: torch.nn.Module, *, rows: int, context_length: int) ->
 
 @torch.inference_mode()
 def _try_slots(model: torch.nn.Module) -> DecodeMode | None:
-    """Return the decode mode of a model that cannot be sampled over KV slots; None if it can."""
+    """Return the decode mode of a model that cannot be sampled with KV slots, or None if it can."""
     plain = run_reference_forward(model)
     try:
         error_ratio = slots_error(SlotForward(model, rows=1, context_length=len(plain.sequences[0])), plain)
@@ -606,7 +671,15 @@ def _try_slots(model: torch.nn.Module) -> DecodeMode | None:
 
 
 def slots_error(forward: SlotForward, plain: ReferenceForward) -> float:
-    """Return the error of KV slots relative to the reference: prompt, continuation, decoded tokens and a fork."""
+    """Return the maximum error of KV slots relative to the tolerance of the reference forward pass.
+
+    A prompt, a continuation, a copied prefix and decoded tokens of two sequences are compared. A value of at most 1 is
+    an agreement.
+
+    Args:
+        forward: Forward pass over KV slots to check.
+        plain: Reference logits of two sequences.
+    """
     first, second = plain.sequences
     stem, length = plain.stem, len(first)
     with forward.temporary_slots(rows=2, length=length):

@@ -14,25 +14,31 @@ from torch import Tensor
 
 
 def transposed_matmul(inputs: Tensor, weight: Tensor) -> Tensor:
-    """Multiply [..., K] by the transpose of [N, K]: [..., N], in memory [N, ...].
+    """Multiply [..., K] inputs by the transpose of a [N, K] weight, with the tokens as columns.
 
     The bits of a token do not depend on the number of tokens (bfloat16, on x86 with PyTorch's own wheel).
+
+    Returns:
+        [..., N] product, which is [N, ...] in memory.
     """
     product = weight @ inputs.reshape(-1, inputs.shape[-1]).t()
     return product.t().view(*inputs.shape[:-1], len(weight))
 
 
 class TransposedLinear(torch.nn.Linear):
-    """Linear layer with a transposed product."""
+    """Linear layer that computes its product by `transposed_matmul`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map [..., K] to [..., N]."""
+        """Map [..., K] inputs to [..., N]."""
         product = transposed_matmul(input, self.weight)
         return product if self.bias is None else product + self.bias
 
 
 def transpose_linears(model: torch.nn.Module) -> None:
-    """Transpose the products of all plain linear layers of a model, including those with adapters."""
+    """Replace all plain linear layers of a model by `TransposedLinear`, in place.
+
+    The base layers inside adapters are included. Weights are not copied.
+    """
     for module in model.modules():
         if type(module) is torch.nn.Linear:
             module.__class__ = TransposedLinear

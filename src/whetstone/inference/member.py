@@ -1,7 +1,8 @@
-"""`Member`: a model of a run with its chat format, device, engine and learner, each made once.
+"""`Member`: a model of a run with its chat template, device, engine and learner, each created once.
 
-The policy, the members of `policies`, reference, teacher, implicit PRM, learned rewards, local judges, models of
-`models` and models in seats are members. A critic is a head on the model of a member, and is part of its policy.
+Members are the policy, the models of `policies`, reference and teacher models, implicit process reward models, learned
+rewards, local judges, models of `models`, and models in seats. A critic is a head on the model of a member and part of
+its policy.
 """
 
 from __future__ import annotations
@@ -21,35 +22,37 @@ from whetstone.inference.protocol import Engine
 from whetstone.policies import CPU, Policy, clone_trainable, load_frozen
 
 MEMBERS = "members"
-"""Key of the states of other members in the state of a learner, and their folder in a checkpoint."""
+"""Key of the other members' states in the state of a learner, and name of their folder in a checkpoint."""
 
 
 class MemberState(Protocol):
-    """Function that returns the policy of a member and the state of its learner, from memory or from a checkpoint."""
+    """Function that returns the policy and learner state of a member, from memory or from a checkpoint."""
 
     def __call__(self, *, base_path: Path | None = None) -> tuple[Policy, dict[str, Any]]:
-        """Return policy and state.
+        """Return the policy and the state of its learner.
 
         Args:
-            base_path: Folder of the base model of adapters, if it was moved.
+            base_path: Folder of the base model of LoRA adapters, if it was moved.
         """
         ...
 
 
 class Member:
-    """A model in a run. Policy, chat template, engine and learner are made when they are first requested, and kept.
+    """Model of a run. Policy, chat template, engine and learner are created on first use.
+
+    Created by `assembly` from the recipe, and by `frozen_member`.
 
     Args:
         name: Name in messages and in checkpoints.
-        load: Function that returns the policy.
-        path: Model folder that the recipe names; None: the member is built.
-        device: Device that computes the forward passes; None: that of the weights.
-        chat: Function that returns the chat template of a policy; None: the member has that of the first one.
-        engine: Function that returns an engine for a policy; None: the member is not sampled.
-        learner: Function that returns what trains a policy, which has `state_dict` and `load_state_dict`; None: the
-            member is frozen.
-        is_trained: False if the learner only scores.
-        is_stored: A checkpoint has the weights.
+        load: Returns the policy.
+        path: Model folder that the recipe names; None: the model is randomly initialized.
+        device: Device of the forward passes; None: that of the weights.
+        chat: Returns the chat template of a policy; None: `chat` must not be used.
+        engine: Returns an engine for a policy; None: the member is not sampled.
+        learner: Returns the learner of a policy, an object with `state_dict` and `load_state_dict`; None: the member is
+            frozen.
+        is_trained: Whether the learner trains the model; False: it only computes scores.
+        is_stored: Whether checkpoints contain the weights.
     """
 
     def __init__(
@@ -73,20 +76,20 @@ class Member:
 
     @cached_property
     def policy(self) -> Policy:
-        """Model and tokenizer."""
+        """Model and tokenizer of the member, loaded on first use."""
         return self._load()
 
     @cached_property
     def chat(self) -> Chat:
-        """Chat template of the model."""
+        """Chat template of the member's model."""
         assert self._make_chat is not None
         return self._make_chat(self.policy)
 
     @property
     def engine(self) -> Engine:
-        """Engine that samples from the model.
+        """Engine that samples from the member's model, created on first use.
 
-        An engine belongs to the event loop that first requests it; in another loop there is another one.
+        An engine belongs to the event loop that first requests it; another event loop gets another engine.
         """
         assert self._make_engine is not None
         loop = asyncio._get_running_loop()
@@ -97,16 +100,21 @@ class Member:
 
     @cached_property
     def learner(self) -> Any:
-        """Learner that trains the model."""
+        """Learner that trains the member's model, created on first use."""
         assert self._make_learner is not None
         return self._make_learner(self.policy)
 
     def state(self, *, base_path: Path | None = None) -> tuple[Policy, dict[str, Any]]:
-        """See `MemberState`."""
+        """Return the policy and the state of its learner; see `MemberState`."""
         return self.policy, self.learner.state_dict() if self.is_trained else {}
 
     def load_state(self, state: MemberState, *, learner: bool = True) -> None:
-        """Load the weights, and by default the state of the learner."""
+        """Load weights, critic and learner state from another member or from a checkpoint.
+
+        Args:
+            state: Returns the policy and the learner state to load.
+            learner: Whether to load the learner state as well.
+        """
         policy, learned = state(base_path=self.path)
         self.policy.model.load_state_dict(policy.model.state_dict())
         if self.policy.critic is not None and policy.critic is not None:
@@ -115,7 +123,7 @@ class Member:
             self.learner.load_state_dict(learned)
 
     async def close(self) -> None:
-        """Close the engine, if there is one and its event loop is the running one."""
+        """Close the engine, if there is one that belongs to the running event loop."""
         engine, self._engine = self._engine, None
         if engine is not None and self._loop in (None, asyncio.get_running_loop()):
             await engine.close()
@@ -131,18 +139,18 @@ def frozen_member(
     chat: Callable[[Policy], Chat] | None = None,
     max_sequences: int = 1,
 ) -> Member:
-    """Return a frozen member with a local engine.
+    """Create a member that is never trained, with a local engine.
 
     Members with the same folder and device share one loaded model.
 
     Args:
         name: Name in messages.
-        path: Same as for `load_frozen`.
-        trust_remote_code: Same as for `load_frozen`.
-        device: Same as for `load_frozen`.
+        path: Model folder or Hub name; see `load_frozen`.
+        trust_remote_code: Whether Python code of the model folder may run.
+        device: Device of the weights.
         dtype: Precision of the weights; None: float32.
-        chat: Same as for `Member`.
-        max_sequences: Maximum number of sequences that the engine samples at once.
+        chat: Returns the chat template of the policy; see `Member`.
+        max_sequences: Maximum number of sequences that the engine samples concurrently.
     """
 
     def load() -> Policy:
@@ -153,17 +161,21 @@ def frozen_member(
 
 
 def member_states(members: Mapping[str, Member]) -> dict[str, MemberState]:
-    """Return the state of each member that a checkpoint stores, by name."""
+    """Return the state functions of the members that a checkpoint stores, by name."""
     return {name: member.state for name, member in members.items() if member.is_stored}
 
 
 def load_member_states(
     members: Mapping[str, Member], state: Mapping[str, Any] | None, *, learners: bool = True
 ) -> None:
-    """Load the states of members from the state of a learner, if it has them.
+    """Load the states of members from the state of a learner.
+
+    Members without a stored state keep their weights.
 
     Args:
-        learners: Load the states of their learners, too, not only the weights.
+        members: Members by name.
+        state: State of a learner, with the member states under `MEMBERS`; None: nothing is loaded.
+        learners: Whether to load the states of their learners as well.
     """
     for name, each in (state or {}).get(MEMBERS, {}).items():
         if name in members:

@@ -19,13 +19,16 @@ from whetstone.policies import Policy, merged_weights, without_adapters
 
 
 class MergedLoraEngine(LocalEngine):
-    """A local engine for a policy with LoRA adapters; it takes twice the memory of the base model.
+    """Local engine that samples LoRA adapters merged into a copy of the base model.
+
+    The copy doubles the memory of the base model. `engine: local` creates this engine if `uses_merged_weights` allows
+    it.
 
     Args:
-        policy: Policy with the adapters of the last weight sync.
-        rows: See `LocalEngine`.
-        version: See `LocalEngine`.
-        cache_bytes: See `LocalEngine`.
+        policy: Policy with LoRA adapters. The engine copies the adapters of each weight sync into this model.
+        rows: Number of KV slots; see `LocalEngine`.
+        version: Policy version of the current weights.
+        cache_bytes: Maximum size of the KV cache in bytes; None: unlimited.
     """
 
     def __init__(self, policy: Policy, *, rows: int, version: int = 0, cache_bytes: int | None = None) -> None:
@@ -43,15 +46,16 @@ class MergedLoraEngine(LocalEngine):
         )
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
-        """See `Engine.load_weights`. Only the adapters are used.
+        """Merge new adapters into the copy and sample from it; see `Engine.load_weights`.
 
-        The other weights do not change.
+        Base weights in `weights` are ignored.
         """
         merged = await run_in_compute_thread(self._taken_in, weights)
         await super().load_weights(merged, version, in_flight=in_flight)
 
     @torch.no_grad()
     def _taken_in(self, weights: Weights) -> Weights:
+        """Return the weights of the copy with the new adapters merged."""
         for name, parameter in self._policy.model.named_parameters():
             if name in weights and weights[name] is not parameter:
                 parameter.copy_(weights[name])

@@ -20,7 +20,10 @@ _SECONDS_TO_END = 10.0
 
 
 def supervise_process() -> None:
-    """Run the command and exit with its status."""
+    """Run the command of `sys.argv` and exit with its status.
+
+    The command runs in a separate session, whose processes are killed when the command exits.
+    """
     process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
     threading.Thread(target=_until_nobody_asks, args=(process,), daemon=True).start()
     status = process.wait()
@@ -29,6 +32,10 @@ def supervise_process() -> None:
 
 
 def _until_nobody_asks(process: subprocess.Popen[bytes]) -> None:
+    """Wait until standard input is closed or receives a byte, then end the command.
+
+    A closed input gives the command ten seconds to terminate; a byte kills it immediately.
+    """
     if not os.read(sys.stdin.fileno(), 1):
         _signal(process, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

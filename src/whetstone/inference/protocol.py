@@ -1,4 +1,8 @@
-"""Interfaces of inference engines: tokens in, tokens out, each with its log-prob and policy version."""
+"""Interfaces of inference engines: tokens in, tokens out, each with its log-prob and policy version.
+
+`Engine` is the protocol that custom engines implement. `Sampling`, `GenerateRequest`, `Generation` and `Scores` are its
+data.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ Weights: TypeAlias = "Mapping[str, Tensor]"
 """Parameters by name."""
 
 Spans = Sequence[tuple[int, int]]
-"""[start, end) spans of a sequence, in order, without overlap."""
+"""[start, end) spans of a sequence in tokens, in order and without overlap."""
 
 OnTokens = Callable[[Sequence[int]], bool]
 """Streaming callback: receives all tokens sampled so far, on the event loop. Return True to stop the generation."""
@@ -32,14 +36,18 @@ InFlight = Literal["drain", "continue", "recompute"]
 
 
 class Constraint(Protocol):
-    """Constrained decoding: allowed next tokens, given those sampled so far. One instance per generation, called once
-    per token."""
+    """Constrained decoding: the tokens allowed next, given those sampled so far.
+
+    Each generation needs a separate instance, which the engine calls once per token.
+    """
 
     def allowed(self, sampled: Sequence[int]) -> np.ndarray:
-        """Return [V] whether each token may follow; tokens beyond the array's end may not.
+        """Return [V] whether each token may be sampled next.
+
+        Tokens beyond the end of the array may not.
 
         Args:
-            sampled: All tokens sampled before, including forced tokens.
+            sampled: All tokens of the generation so far, including forced tokens.
         """
         ...
 
@@ -56,8 +64,9 @@ class Sampling:
     """
 
     max_new_tokens: int
+    """Maximum number of tokens of the answer, including forced tokens; at least 1."""
     temperature: float = 1.0
-    """Divisor of the logits; 0 takes the most likely token."""
+    """Divisor of the logits, at least 0; 0 takes the most likely token."""
     top_k: int = 0
     """Number of most likely tokens to sample from, 0 for all. Ties with the last one are included."""
     top_p: float = 1.0
@@ -75,9 +84,9 @@ class Sampling:
     seed: int = 0
     """Random seed. With the position of a token it determines the sample; nothing else does."""
     constraint: Constraint | None = None
-    """Constraint on the tokens; None: any token is allowed."""
+    """Constraint on the tokens of this generation; None: every token is allowed."""
     top_logprobs: int = 0
-    """Number of most likely tokens to return per position."""
+    """Number of most likely tokens to return per position, in `Generation.tops`."""
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -96,14 +105,14 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One request for a generation."""
+    """Request to continue a prompt, the argument of `Engine.generate`."""
 
     prompt: TokenSequence
     """Tokens to continue. A prefix that was computed before is reused, most reliably within an episode."""
     sampling: Sampling
-    """Sampling parameters."""
+    """Sampling parameters of the answer."""
     episode: str
-    """Name of the episode; see `Engine.abort` and `Engine.forget`."""
+    """Name of the episode that the request belongs to; see `Engine.abort` and `Engine.forget`."""
     sampled_spans: Spans = ()
     """Spans of the prompt that this engine sampled, in this episode or in one that shares the prefix. Engines that
     compute sampled tokens differently from given ones compute them as before, so the result does not depend on which
@@ -115,7 +124,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Sampled tokens of one request."""
+    """Sampled tokens of one request, the result of `Engine.generate`."""
 
     tokens: tuple[int, ...]
     """[T] the sampled ids, forced ones first, the stop token included."""
@@ -142,7 +151,7 @@ class Generation:
     """By name, [T] further numbers per token; see `Tokens.measured`."""
 
     def __getitem__(self, span: slice) -> Generation:
-        """Return the tokens of a contiguous span, with their columns."""
+        """Return the generation restricted to a contiguous span of its tokens, with their columns."""
         measured = {name: column[span] for name, column in self.measured.items()}
         return replace(self, measured=measured, **{name: getattr(self, name)[span] for name in _TOKEN_COLUMNS})
 
@@ -157,7 +166,10 @@ class Generation:
         )
 
     def __add__(self, other: Generation) -> Generation:
-        """Concatenate with a continuation, which determines the finish reason."""
+        """Concatenate with a continuation, which determines the finish reason.
+
+        Numbers that only one part has in `measured` are NaN in the other.
+        """
         measured = {
             name: self.measured.get(name, (math.nan,) * len(self.tokens))
             + other.measured.get(name, (math.nan,) * len(other.tokens))
@@ -172,7 +184,7 @@ _TOKEN_COLUMNS = ("tokens", "logprobs", "entropies", "versions", "model_logprobs
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Log-probs and entropies of given tokens, at temperature 1."""
+    """Log-probs and entropies of given tokens at temperature 1, the result of `Engine.score`."""
 
     logprobs: tuple[float, ...]
     """[T − start] natural log-prob of each token from `start` on, given all before it."""
@@ -183,7 +195,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """Counters of an engine since it was created."""
+    """Counters of an engine since it was created; logged as metrics of a run."""
 
     requests: int = 0
     """Number of finished generations and scorings."""
@@ -208,48 +220,55 @@ class EngineStatistics:
 
     @property
     def cache_hit_rate(self) -> float:
-        """Fraction of prompt tokens that were found in the KV cache; 0 before the first."""
+        """Fraction of prompt tokens that were found in the KV cache, in [0, 1]; 0 before the first prompt."""
         total = self.prefill_tokens + self.cached_tokens
         return self.cached_tokens / total if total else 0.0
 
     @property
     def slot_occupancy(self) -> float:
-        """Mean fraction of the KV slots that sampled a token in a step.
+        """Mean fraction of the KV slots that sampled a token in a decode step, in [0, 1].
 
-        0 before the first.
+        0 before the first step.
         """
         return self.decode_tokens / (self.steps * self.rows) if self.steps else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
-    """Capabilities of an engine. A run that needs more is rejected before it starts (`engine_capabilities.py`)."""
+    """Capabilities of an engine.
+
+    `check_capabilities` rejects a recipe that needs more, before the run starts.
+    """
 
     entropies: bool = True
-    """Entropy of the full distribution; otherwise every entropy is NaN."""
+    """Whether entropies of the full distribution are returned; otherwise every entropy is NaN."""
     model_logprobs: bool = True
-    """`Generation.model_logprobs` for all sampling parameters; otherwise unknown ones are NaN."""
+    """Whether `Generation.model_logprobs` is known for all sampling parameters; otherwise unknown values are NaN."""
     forced_tokens: bool = True
-    """`Sampling.forced` for all sampling parameters; otherwise only at temperature 1, without bias or truncation."""
+    """Whether `Sampling.forced` is supported for all sampling parameters; otherwise only at temperature 1, without bias
+    or truncation."""
     logit_bias: bool = True
-    """`Sampling.logit_bias`."""
+    """Whether `Sampling.logit_bias` is supported."""
     seeds: bool = True
-    """Samples that depend only on `Sampling.seed`; otherwise the same seed gives other tokens each time."""
+    """Whether samples depend only on `Sampling.seed`; otherwise the same seed gives other tokens each time."""
     scores: bool = True
-    """`Engine.score`."""
+    """Whether `Engine.score` is supported."""
     constraints: bool = True
-    """`Sampling.constraint`."""
+    """Whether `Sampling.constraint` is supported."""
     top_logprobs: bool = True
-    """`Sampling.top_logprobs`."""
+    """Whether `Sampling.top_logprobs` is supported."""
     media: bool = False
-    """Media in prompts and in tokens to score."""
+    """Whether images are supported in prompts and in tokens to score."""
 
 
 class HasTokenizer(Protocol):
-    """An engine with a tokenizer, which should be the policy's."""
+    """Optional protocol of an engine with a tokenizer, which should be the policy's."""
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the token ids of a text, without special tokens.
+
+        Args:
+            text: Text to tokenize.
 
         Raises:
             InfrastructureError: If the engine does not respond.
@@ -258,24 +277,26 @@ class HasTokenizer(Protocol):
 
 
 class SupportsSleep(Protocol):
-    """An engine that can free device memory while it is idle."""
+    """Optional protocol of an engine that can free device memory while it is idle."""
 
     async def sleep(self) -> None:
         """Free the KV cache until the next request.
 
-        Does nothing while requests are in flight.
-
-        Cached prefixes are recomputed later, with the same result.
+        The call does nothing while requests are in flight. Cached prefixes are recomputed later, with the same result.
         """
         ...
 
 
 class Engine(Protocol):
-    """Samples tokens from a model for many concurrent callers."""
+    """Inference engine: samples tokens from a model for many concurrent callers.
+
+    A recipe names an engine by `engine`. Built-in engines are `LocalEngine`, `VLLMEngine` and `SGLangEngine`. All
+    methods are called on one event loop.
+    """
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """Capabilities of the engine."""
+        """Capabilities of the engine, constant over its lifetime."""
         ...
 
     @property
@@ -294,24 +315,36 @@ class Engine(Protocol):
         ...
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Continue a prompt. Cancelling the call abandons the generation.
+        """Sample a continuation of a prompt.
+
+        Cancelling the call abandons the generation.
+
+        Args:
+            request: Prompt, sampling parameters and episode.
+
+        Returns:
+            The sampled tokens with log-probs and policy versions.
 
         Raises:
-            PromptTooLong: If the prompt fills the context.
+            PromptTooLong: If the prompt leaves no room in the context.
             EngineError: If the prompt has media, and the engine does not support them.
             InfrastructureError: If the engine failed or was closed.
         """
         ...
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
-        """Compute log-probs and entropies of given tokens from `start` on.
+        """Compute log-probs and entropies of given tokens at temperature 1.
 
-        The prefix may be shared.
+        Cached keys of a shared prefix may be used.
+
+        Args:
+            tokens: [T] tokens to score.
+            start: Index of the first token that is scored, from 1 to T − 1.
 
         Raises:
-            ValueError: If `start` is not from 1 to the last token.
+            ValueError: If `start` is out of range.
             EngineError: If the tokens have media, and the engine does not support them.
-            PromptTooLong: If there are more tokens than the context holds.
+            PromptTooLong: If the tokens exceed the context.
             InfrastructureError: If the engine failed or was closed.
         """
         ...
@@ -319,18 +352,31 @@ class Engine(Protocol):
     def abort(self, episode: str) -> None:
         """End the generations of an episode early.
 
-        They return their tokens so far, with finish `abort`.
+        Their calls of `generate` return the tokens sampled so far, with finish reason `abort`.
+
+        Args:
+            episode: Name of the episode, as in `GenerateRequest.episode`.
         """
         ...
 
     def forget(self, episode: str) -> None:
-        """Release the KV cache of a finished episode."""
+        """Release the KV cache of a finished episode.
+
+        Args:
+            episode: Name of the episode; an unknown name has no effect.
+        """
         ...
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
-        """Load weights; when the call returns, the engine samples from them."""
+        """Load weights; when the call returns, the engine samples from them.
+
+        Args:
+            weights: Parameters by name.
+            version: Policy version of tokens sampled from the new weights.
+            in_flight: How running generations are treated.
+        """
         ...
 
     async def close(self) -> None:
-        """Release all resources; pending calls fail."""
+        """Release all resources; pending calls raise `InfrastructureError`."""
         ...

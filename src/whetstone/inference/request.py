@@ -1,4 +1,4 @@
-"""A generation or scoring in progress in the local engine."""
+"""State of a generation or scoring in progress in the local engine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from whetstone.inference.sampling import SampledToken
 
 
 def complement_sampled(keys: Sequence[int], sampled_spans: Spans) -> list[int]:
-    """Return how each token of a prompt is computed: sampled tokens, which are fed one at a time, as complements.
+    """Mark the tokens of a prompt that the engine sampled, as the complements of their keys.
 
-    The last token of an answer is no complement: the answer ended when it was sampled, and it was fed with the tokens
-    that followed.
+    Complements are fed one at a time, which repeats the computation that sampled them bit for bit. The last token of an
+    answer is not marked: the answer ended when it was sampled, and it was fed with the tokens that followed.
 
     >>> complement_sampled([5, 6, 7, 8], [(1, 4)])
     [5, -7, -8, 8]
@@ -31,26 +31,31 @@ def complement_sampled(keys: Sequence[int], sampled_spans: Spans) -> list[int]:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A generation, or a scoring, in progress."""
+    """Generation or scoring in progress, created and advanced by `LocalEngine`."""
 
     ids: list[int]
-    """The prompt and the tokens sampled after it; for a scoring, the given tokens."""
+    """Token ids of the prompt and of the tokens sampled after it; for a scoring, of the given tokens."""
     keys: list[int]
     """Identifier of each token, see `TokenSequence.keys`; the same list as `ids` if the prompt has no media."""
     computed_keys: list[int]
     """`keys`, with the complement (`~key`) of those that are fed one at a time: sampled and fed back. If recomputed,
     they are again fed one at a time and give the same bits; see `complement_sampled`."""
     episode: str
+    """Name of the episode that the request belongs to."""
     result: asyncio.Future[Any]
+    """Set to the `Generation` or `Scores` when the request ends, or to an error."""
     arrival: float
+    """Time of the call, in seconds of `time.perf_counter`."""
     start: int
     """Index in `ids` of the first token whose log-prob is requested."""
     generation: GenerateRequest | None = None
-    """None: a scoring."""
+    """Request of a generation; None for a scoring."""
     streamed: int = 0
     """Number of sampled tokens that `on_tokens` received."""
     row: KVSlot | None = None
+    """KV slot of the request; None while it waits."""
     queue_seconds: float = 0.0
+    """Time before the first forward pass, in seconds."""
     logprobs: list[float] = field(default_factory=list)
     model_logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
@@ -58,7 +63,9 @@ class Request:
     versions: list[int] = field(default_factory=list)
     measured: dict[str, list[float]] = field(default_factory=dict)
     finish: Literal["stop", "length", "abort"] | None = None
+    """Finish reason; None while the request runs."""
     error: Exception | None = None
+    """Error that ends the request; None: none occurred."""
 
     @property
     def sampling(self) -> Sampling | None:
@@ -67,33 +74,36 @@ class Request:
 
     @property
     def on_tokens(self) -> OnTokens | None:
-        """Streaming callback, if there is one."""
+        """Streaming callback of the generation; None: no tokens are streamed."""
         return None if self.generation is None else self.generation.on_tokens
 
     @property
     def tokens(self) -> list[int]:
-        """Tokens sampled so far."""
+        """Tokens sampled so far, including forced tokens."""
         return self.ids[self.start :]
 
     @property
     def allowed_tokens(self) -> np.ndarray | None:
-        """[V] tokens that the constraint allows next; None: all."""
+        """[V] whether the constraint allows each token next; None: no constraint."""
         constraint = self.sampling.constraint if self.sampling is not None else None
         return None if constraint is None else constraint.allowed(self.tokens)
 
     @property
     def is_ended(self) -> bool:
-        """Whether no more tokens are to be computed."""
+        """Whether no more tokens are to be computed: the request finished, failed or was cancelled."""
         return self.finish is not None or self.error is not None or self.result.done()
 
     @property
     def num_uncomputed(self) -> int:
-        """Number of tokens that are not yet in the KV cache."""
+        """Number of tokens whose keys are not yet in the KV slot."""
         assert self.row is not None
         return len(self.ids) - len(self.row.keys)
 
     def next_piece(self) -> tuple[int, bool]:
-        """Return (number of tokens to compute next, whether they were sampled)."""
+        """Return (number of tokens to feed next, whether they are fed one at a time as sampled tokens).
+
+        A prompt chunk extends up to the next sampled token.
+        """
         assert self.row is not None
         computed = len(self.row.keys)
         if self.computed_keys[computed] < 0:
@@ -105,11 +115,11 @@ class Request:
 
     @property
     def has_unstreamed(self) -> bool:
-        """Whether there are sampled tokens that `on_tokens` did not receive."""
+        """Whether `on_tokens` has not yet received all sampled tokens."""
         return self.on_tokens is not None and len(self.versions) > self.streamed and not self.is_ended
 
     def stream(self) -> None:
-        """Call `on_tokens` with the tokens sampled so far; abort if it returns True."""
+        """Call `on_tokens` with all tokens sampled so far; abort the generation if it returns True."""
         assert self.on_tokens is not None
         tokens = self.tokens
         self.streamed = len(tokens)
@@ -117,14 +127,23 @@ class Request:
             self.finish = "abort"
 
     def mark_for_recomputation(self) -> None:
-        """Treat all tokens as given, to recompute them."""
+        """Mark all tokens as prompt tokens, after a weight sync with `in_flight="recompute"`.
+
+        Partial results of a scoring are discarded.
+        """
         self.computed_keys = list(self.keys)
         if self.sampling is None:
             self.logprobs.clear()
             self.entropies.clear()
 
     def add_token(self, drawn: SampledToken, version: int, *, context_length: int) -> None:
-        """Append a sampled token and set the finish reason if it is the last."""
+        """Append a sampled token, and set the finish reason if it is the last.
+
+        Args:
+            drawn: Sampled token with its numbers.
+            version: Policy version that sampled the token.
+            context_length: Context length of the model, in tokens.
+        """
         assert self.sampling is not None
         self.ids.append(drawn.token)
         if self.keys is not self.ids:
@@ -144,7 +163,7 @@ class Request:
             self.finish = "length"
 
     def stop_at_strings(self, detokenize: Callable[[Sequence[int]], str]) -> None:
-        """Set the finish reason if the last token completes a stop string."""
+        """Set the finish reason `stop` if the last token completes a stop string."""
         assert self.sampling is not None
         # a character may take four tokens of one byte each, and the string may end inside the last token
         tail = max(4 * len(stop) + 4 for stop in self.sampling.stop_strings)
@@ -153,7 +172,7 @@ class Request:
             self.finish = "stop"
 
     def build_result(self) -> Generation | Scores:
-        """Return the result."""
+        """Return the `Generation`, or the `Scores` of a scoring, from the data collected so far."""
         if self.sampling is None:
             return Scores(tuple(self.logprobs), tuple(self.entropies))
         return Generation(

@@ -35,17 +35,19 @@ from whetstone.tokens import TokenSequence
 T = TypeVar("T")
 
 _LONGEST_BACK_OFF = 30.0
+"""Maximum delay before a restart, in seconds."""
 
 
 class RestartingEngine:
-    """An engine that is replaced when it is dead.
+    """Engine that is recreated when it has died; see `Engine`.
 
     Args:
-        make: Creates an engine with the weights last loaded, under the given version.
-        heard: Called with a line at each restart.
+        make: Creates an engine with the weights last loaded, under the given policy version.
+        heard: Called with one line at each restart.
         max_restarts: Maximum number of consecutive restarts without a response.
-        back_off_seconds: Delay before the first of them; doubled before each further one.
-        first: An existing engine to start with; None: one is created.
+        back_off_seconds: Delay before the first of these restarts, in seconds; doubled before each further one, up to
+            30 s.
+        first: Existing engine to start with; None: one is created.
     """
 
     def __init__(
@@ -64,21 +66,21 @@ class RestartingEngine:
         self._restarting = asyncio.Lock()
         self._closed = False
         self.restarts = 0
-        """Number of restarts."""
+        """Number of restarts so far."""
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """Capabilities of the engine."""
+        """Capabilities of the current engine."""
         return self._engine.capabilities
 
     @property
     def version(self) -> int:
-        """Policy version of the loaded weights."""
+        """Policy version of the weights of the current engine."""
         return self._engine.version
 
     @property
     def alive(self) -> bool:
-        """Whether the engine can respond."""
+        """Whether requests can be answered, if necessary after a restart."""
         return not self._closed and self._in_a_row < self.max_restarts
 
     @property
@@ -94,12 +96,12 @@ class RestartingEngine:
         return replace(now, **{**summed, "rows": now.rows})
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """See `Engine.generate`."""
+        """Sample a continuation with the current engine, restarted if it is dead; see `Engine.generate`."""
         engine = await self._live_engine()
         return self._answered(await engine.generate(request))
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
-        """See `Engine.score`."""
+        """Score tokens with the current engine, restarted if it is dead; see `Engine.score`."""
         engine = await self._live_engine()
         return self._answered(await engine.score(tokens, start=start))
 
@@ -112,7 +114,10 @@ class RestartingEngine:
         self._engine.forget(episode)
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
-        """See `Engine.load_weights`."""
+        """Load weights into the engine; retry with a new engine if it dies meanwhile.
+
+        See `Engine.load_weights`.
+        """
         while True:
             engine = await self._live_engine()
             try:
@@ -123,7 +128,13 @@ class RestartingEngine:
                     raise
 
     def __getattr__(self, name: str) -> Any:
-        """Return an optional method of the engine, which calls the engine that is alive at that time."""
+        """Return an optional method of the engine: `tokenize` or `sleep`.
+
+        The method calls the engine that is alive at the time of the call, after a restart if necessary.
+
+        Raises:
+            AttributeError: If the engine has no such method.
+        """
         if name not in protocol_members(HasTokenizer, SupportsSleep):
             raise AttributeError(name)
         getattr(self._engine, name)
@@ -138,11 +149,16 @@ class RestartingEngine:
         return self._answered(await getattr(await self._live_engine(), name)(*args))
 
     def _answered(self, answer: T) -> T:
+        """Reset the count of consecutive restarts and return the response."""
         self._in_a_row = 0
         return answer
 
     async def _live_engine(self) -> Engine:
-        """Return the engine; restart it first if it is dead."""
+        """Return the engine, restarted first if it is dead.
+
+        Raises:
+            InfrastructureError: If this object is closed, or the maximum number of consecutive restarts is reached.
+        """
         if self._closed:
             raise InfrastructureError("the engine is closed")
         async with self._restarting:

@@ -18,15 +18,15 @@ from whetstone.inference.protocol import Sampling
 
 _BLOCK = 1024
 _SLAB = 2**18
-"""Number of logits, of a few rows, that fit into a core's cache."""
+"""Maximum number of logits that are processed together on a CPU, so that they fit into a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """One sampled token per row."""
+    """One sampled token per sequence of a batch, as tensors; returned by `sample_tokens`."""
 
     tokens: Tensor
-    """[B] ids."""
+    """[B] token ids."""
     logprobs: Tensor
     """[B] log-probs under the sampling distribution."""
     model_logprobs: Tensor
@@ -39,7 +39,10 @@ class SampledTokens:
     """By name, [B] further numbers per token; see `Tokens.measured`."""
 
     def iterate_tokens(self) -> Iterator[SampledToken]:
-        """Yield the rows as numbers, read with one transfer: on a device each read synchronizes."""
+        """Yield one `SampledToken` per sequence.
+
+        All tensors are transferred at once, since every transfer from a device synchronizes.
+        """
         columns = (self.tokens, self.logprobs, self.model_logprobs, self.entropies, *self.measured.values())
         read = torch.stack([column.double() for column in columns]).tolist()
         for row, top in zip(zip(*read, strict=True), self.tops, strict=True):
@@ -50,7 +53,7 @@ class SampledTokens:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """One sampled token with its numbers; see `SampledTokens`."""
+    """One sampled token with its numbers, as Python numbers; see `SampledTokens` for their meaning."""
 
     token: int
     logprob: float
@@ -66,15 +69,17 @@ def sample_tokens(
     places: Sequence[int],
     allowed: Sequence[np.ndarray | None] = (),
 ) -> SampledTokens:
-    """Sample one token per row by inverting the cumulative distribution.
+    """Sample one token per sequence by inverting the cumulative distribution.
 
-    On a CPU, large vocabularies are processed a few rows at a time, which stay in its cache meanwhile.
+    The result for a sequence depends only on its logits, sampling parameters and position. On a CPU, large vocabularies
+    are processed a few sequences at a time, so that their logits stay in the cache.
 
     Args:
-        logits: [B, V].
-        samplings: [B] sampling parameters. At temperature 0 the most likely token is taken, the first of ties.
-        places: [B] index of the token in its request, from 0.
-        allowed: [B] allowed tokens of each row's constraint, None: all; empty if no row has one.
+        logits: [B, V] logits.
+        samplings: [B] sampling parameters. At temperature 0 the most likely token is taken, the first one of ties.
+        places: [B] index of the next token in its answer, from 0.
+        allowed: [B] tokens that the constraint of each sequence allows, None: all; empty if no sequence has a
+            constraint.
     """
     size = max(1, _SLAB // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     if len(logits) <= size:
@@ -97,7 +102,7 @@ def _concatenate(parts: Sequence[SampledTokens]) -> SampledTokens:
 def _sample(
     logits: Tensor, samplings: Sequence[Sampling], places: Sequence[int], allowed: Sequence[np.ndarray | None]
 ) -> SampledTokens:
-    """Sample all rows in one batch; see `sample_tokens`."""
+    """Sample one token for all sequences in one batch; see `sample_tokens`."""
     logits = logits.float()
     model = torch.log_softmax(logits, dim=-1)
     masked = any(mask is not None for mask in allowed)
@@ -137,9 +142,13 @@ def _sample(
 
 
 def _invert_cdf(probabilities: Tensor, numbers: Tensor) -> Tensor:
-    """Return [B] tokens at which the cumulative sum of [B, V] probabilities exceeds this fraction [B] of the total.
+    """Return [B] tokens at which the cumulative probability exceeds a fraction of the total.
 
-    First the block of tokens is found, then the token in it: summing token by token is slow.
+    First the block of tokens is found, then the token in it: a cumulative sum over all tokens is slow.
+
+    Args:
+        probabilities: [B, V] probabilities, which need not sum to exactly 1.
+        numbers: [B] fractions in [0, 1).
     """
     size = min(_BLOCK, probabilities.shape[1])
     padded = torch.nn.functional.pad(probabilities, (0, -probabilities.shape[1] % size))
@@ -158,11 +167,16 @@ def _invert_cdf(probabilities: Tensor, numbers: Tensor) -> Tensor:
 
 
 def hash_to_uniforms(seeds: np.ndarray, places: np.ndarray) -> Tensor:
-    """Return [B] numbers in [0, 1), each a hash of its seed and position (SplitMix64.
-
-    32 bits of it).
+    """Hash seeds and positions to uniform random numbers in [0, 1), by 32 bits of SplitMix64.
 
     32 bits leave a gap below 1, so a threshold never rounds up to the total.
+
+    Args:
+        seeds: [B] seeds of the requests.
+        places: [B] positions of the tokens.
+
+    Returns:
+        [B] float64 numbers.
 
     Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", finalizer of figure 16.
     """
@@ -207,7 +221,10 @@ def _apply_bias(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 
 
 def _truncate(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
-    """Apply top-k, then top-p, then min-p to [B, V]: −inf for excluded tokens; the most likely always stays."""
+    """Apply top-k, then top-p, then min-p to [B, V] scaled logits.
+
+    Excluded tokens get −inf. The most likely token always stays.
+    """
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
     ks = torch.tensor([s.top_k or scaled.shape[1] for s in samplings], device=scaled.device).clamp_max(scaled.shape[1])
     min_kept = ordered.gather(1, (ks - 1).unsqueeze(1))

@@ -24,15 +24,17 @@ _MOST_SHOWN = 300
 
 
 class Connection:
-    """A server at an address, and its process if this engine starts it.
+    """HTTP connection to an inference server, and its process if the engine starts the server.
+
+    Created by `ServerEngine`.
 
     Args:
-        server: Kind of server, for messages.
-        address: URL of the server.
+        server: Kind of server, for messages: `vLLM` or `SGLang`.
+        address: URL of the server, without a slash at the end.
         start: Starts the server process; None: the server is already running.
-        key: Bearer token; empty: none.
-        seconds: Timeout of one request.
-        start_seconds: Timeout of the start.
+        key: API key, sent as a bearer token; empty: none.
+        seconds: Timeout of one request, in seconds.
+        start_seconds: Timeout of the start of the server, in seconds.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Connection:
         self.server, self.address = server, address
         self.seconds, self.start_seconds = seconds, start_seconds
         self.dead = ""
-        """Reason why the server cannot respond any more; empty if it can."""
+        """Reason why the server cannot respond any more; empty while it can."""
         self._start = start
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client: httpx2.AsyncClient | None = None
@@ -57,13 +59,20 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether the server can respond."""
+        """Whether the server can respond.
+
+        False after `mark_dead` and after the server process has exited.
+        """
         if not self.dead and self._process is not None and self._process.has_exited:
             self.mark_dead(f"the {self.server} server exited: {self._process.last_words}")
         return not self.dead
 
     def mark_dead(self, why: str) -> None:
-        """Mark the server as dead and kill its process if this engine started it."""
+        """Mark the server as dead, and kill its process if this engine started it.
+
+        Args:
+            why: Reason, for the errors of later requests; the first reason is kept.
+        """
         self.dead = self.dead or why
         if self._process is not None:
             self._process.kill()
@@ -80,10 +89,16 @@ class Connection:
     async def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str
     ) -> BoundedResponse:
-        """Send one request and return the response, whatever its status.
+        """Send one HTTP request and return the response, whatever its status.
+
+        Args:
+            method: HTTP method.
+            path: Path after the address.
+            body: JSON body; None: no body.
+            query: Query parameters.
 
         Raises:
-            InfrastructureError: If there is no response. The engine is dead if the server is.
+            InfrastructureError: If there is no response. If the health check also fails, the server is marked dead.
         """
         if self._client is None:
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
@@ -99,11 +114,19 @@ class Connection:
             raise InfrastructureError(f"the {self.server} server at {self.address} did not respond: {why}") from None
 
     async def request_json(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Any:
-        """Send one request and return the JSON of a successful response.
+        """Send one HTTP request and return the JSON of a successful response.
+
+        An empty response is returned as `{}`.
+
+        Args:
+            method: HTTP method.
+            path: Path after the address.
+            body: JSON body; None: no body.
+            query: Query parameters.
 
         Raises:
-            EngineError: If the server rejects the request.
-            InfrastructureError: If the server fails or does not respond.
+            EngineError: If the server rejects the request (status 300 to 499).
+            InfrastructureError: If the server fails (status 500 or higher), does not respond, or returns invalid JSON.
         """
         answer = await self.request(method, path, body, **query)
         text = self.describe_response(path, answer)
@@ -120,26 +143,31 @@ class Connection:
             raise InfrastructureError(text) from None
 
     def describe_response(self, path: str, answer: BoundedResponse) -> str:
-        """Describe a response in one line."""
+        """Describe the status and message of a response in one line, for an error."""
         return (
             f"the {self.server} server at {self.address} responded to {path} with {answer.status}: {_message(answer)}"
         )
 
     def build_error(self, problem: str) -> EngineError:
-        """Return an error about the kind of server."""
+        """Return an error that names the server and its address before the problem.
+
+        Args:
+            problem: Predicate of the sentence: "returns no log-probs".
+        """
         return EngineError(f"the {self.server} server at {self.address} {problem}")
 
     async def wait_until_ready(self, *, is_restart: bool) -> None:
-        """Wait until a server that this engine starts responds.
+        """Start the server if necessary, and wait until it responds to a health check.
 
-        Check a running server once.
+        A server that is already running is checked once.
 
         Args:
-            is_restart: Whether another server ran before; if so, an early exit is no error of its configuration.
+            is_restart: Whether another server ran before. If so, an early exit counts as a failure of the
+                infrastructure, not of the configuration.
 
         Raises:
             EngineError: If the server process exits before it responds.
-            InfrastructureError: If it does so and `is_restart` is set, or if no server responds.
+            InfrastructureError: If it exits and `is_restart` is set, or if no server responds in time.
         """
         if self._start is not None and self._process is None:
             self._process = self._start()
@@ -163,14 +191,14 @@ class Connection:
         return answer.status == 200
 
     async def _examine(self) -> None:
-        """Check after an error whether the server is dead."""
+        """Check the health of the server after a failed request, and mark it dead if it does not respond."""
         if self.alive and self._answered and not await self._healthy():
             why = self._process.last_words if self._process is not None else "its health check failed"
             self.mark_dead(f"the {self.server} server at {self.address} is dead: {why}")
 
 
 def _message(answer: BoundedResponse) -> str:
-    """Return the message of an error response in one line."""
+    """Return the error message of a response in one line of at most 300 characters."""
     try:
         read = answer.json()
         error = read.get("error", read) if isinstance(read, dict) else read

@@ -1,4 +1,4 @@
-"""Base class of engines with an inference server: requests in flight, versions of weights, statistics.
+"""Base class of engines with an inference server: requests in flight, policy versions, statistics, chunked streaming.
 
     generate → (wait for a weight sync) → one request to the server → tokens, log-probs, versions
     load_weights → a folder → the server reads it → a label that its responses have from then on
@@ -53,45 +53,51 @@ from whetstone.inference.weight_transfer import WeightFolder
 from whetstone.tokens import TokenSequence
 
 _SECONDS_BETWEEN_ABORTS = 0.2
+"""Interval at which an abort is repeated, in seconds."""
 _PROBED = 6
-"""Number of tokens sampled to find out which log-probs the server returns."""
+"""Number of tokens sampled to detect which log-probs the server returns."""
 _SURE = 1e-3
 """Absolute value up to which the log-prob of a sample counts as certain."""
 
 
 @dataclass(slots=True, eq=False)
 class _InFlightRequest:
-    """A generation or scoring in flight."""
+    """Generation or scoring that a caller waits for."""
 
     id: str = field(default_factory=lambda: uuid4().hex)
     aborted: bool = False
+    """Whether the caller aborted the request."""
     go: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set to check again whether the request still has to wait."""
+    """Set to check again whether the request still has to wait for a weight sync."""
 
 
 class ServerEngine(ABC):
-    """An engine whose model is in a server, an existing one or one that it starts.
+    """Abstract engine whose model is in an inference server; see `Engine`.
+
+    The server is an existing one (`address`) or one that the engine starts (`python`). It is connected on the first
+    request. The engine dies with its server; `build_restarting_engine` adds restarts.
 
     Args:
-        address: URL of an existing server: `http://127.0.0.1:8000`. None: one is started.
-        python: Interpreter of an environment with the server's package, if one is started.
+        address: URL of an existing server, such as `http://127.0.0.1:8000`; None: one is started.
+        python: Interpreter of a Python environment with the server's package, to start a server; None: `address` is
+            used.
         model: Model folder of a server that is started.
         port: Port of a server that is started; 0 picks a free one.
-        options: Further command-line options: `{"max_model_len": 4096}`.
-        environment: Environment variables.
-        key: API key of the server.
+        options: Further command-line options of a server that is started: `{"max_model_len": 4096}`.
+        environment: Environment variables of a server that is started.
+        key: API key of the server; empty: none.
         weights: Folder for weight sync, with the LoRA alpha if only adapters are transferred.
-        seconds: Timeout of one request.
-        start_seconds: Timeout of the start.
-        detokenize: Token ids → text, for stop strings.
+        seconds: Timeout of one request, in seconds.
+        start_seconds: Timeout of the start, in seconds.
+        detokenize: Decodes token ids to text; required for stop strings.
         version: Policy version of the server's weights.
 
     Raises:
-        EngineError: If both an address and an interpreter are given, or neither, or no model.
+        EngineError: If both `address` and `python` are given, or neither, or `python` without `model`.
     """
 
     server: str
-    """Kind of server, for messages."""
+    """Name of the kind of server, for messages."""
     capabilities = EngineCapabilities(
         entropies=False, model_logprobs=False, forced_tokens=False, seeds=False, constraints=False, top_logprobs=False
     )
@@ -136,7 +142,8 @@ class ServerEngine(ABC):
         self.context_length = 0
         """Context length of the server's model, in tokens; 0 before the connection."""
         self.of_the_draw = True
-        """Whether the server returns processed log-probs, after temperature and truncation; else the model's."""
+        """Whether the server returns log-probs of the sampling distribution, after temperature and truncation, rather
+        than the model's."""
         self._detokenize = detokenize
         self._folder = weights or WeightFolder()
         self._labels: dict[str, int] = {}
@@ -144,7 +151,7 @@ class ServerEngine(ABC):
         self._connected = False
         self._changing = asyncio.Lock()
         self._held = False
-        """Whether new requests must wait for a weight sync."""
+        """Whether new requests must wait for a weight sync in progress."""
         self._under_way: dict[str, set[_InFlightRequest]] = defaultdict(set)
         self._count_under_way = 0
         self._idle = asyncio.Event()
@@ -157,20 +164,27 @@ class ServerEngine(ABC):
 
     @property
     def statistics(self) -> EngineStatistics:
-        """Counters since the engine was created. A server reports neither its steps nor queue times."""
+        """Counters since the engine was created.
+
+        `steps`, `queue_seconds`, `evictions` and `rows` stay 0: servers do not report them.
+        """
         busy = time.perf_counter() - self._busy_since if self._count_under_way else 0.0
         return replace(self._statistics, busy_seconds=self._statistics.busy_seconds + busy)
 
     @property
     def alive(self) -> bool:
-        """Whether the server can respond."""
+        """Whether the server can respond; see `Connection.alive`."""
         return self.at.alive
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """See `Engine.generate`. `Sampling.seed` has no effect; with `on_tokens` the answer is requested in pieces.
+        """Sample a continuation of a prompt on the server; see `Engine.generate`.
+
+        `Sampling.seed` has no effect. With `on_tokens`, the answer is requested in chunks.
 
         Raises:
-            EngineError: The server does not support these sampling parameters.
+            PromptTooLong: If the prompt leaves no room in the context.
+            EngineError: If the server does not support the sampling parameters, or media.
+            InfrastructureError: If the server does not respond.
         """
         check_media(request.prompt, self.capabilities, engine=self.server)
         await self._ready()
@@ -205,7 +219,10 @@ class ServerEngine(ABC):
             return self._generation(forced, reply, sampling, asked_under=version)
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
-        """See `Engine.score`. Entropies are NaN, and there must be room for one more token: a server samples one."""
+        """Compute log-probs of given tokens on the server; see `Engine.score`.
+
+        Entropies are NaN. The tokens must leave room for one more token, since a server samples at least one.
+        """
         check_media(tokens, self.capabilities, engine=self.server)
         if not 1 <= start < len(tokens):
             raise ValueError(f"start: from 1 to the last of {len(tokens)} tokens, got {start}")
@@ -231,14 +248,16 @@ class ServerEngine(ABC):
                 task.add_done_callback(self._aborting.discard)
 
     def forget(self, episode: str) -> None:
-        """See `Engine.forget`. A server evicts the least recently used keys by itself."""
+        """Do nothing: a server evicts the least recently used keys by itself. See `Engine.forget`."""
         return
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
-        """See `Engine.load_weights`.
+        """Transfer weights to the server; see `Engine.load_weights`.
+
+        New requests wait until the server has loaded them.
 
         Raises:
-            EngineError: If the server rejects them.
+            EngineError: If the server rejects the weights.
         """
         async with self._changing:
             await self._ready()
@@ -252,7 +271,7 @@ class ServerEngine(ABC):
                 self._wake()
 
     async def close(self) -> None:
-        """See `Engine.close`. A server that this engine started is ended."""
+        """Close the connection, and end the server if this engine started it; see `Engine.close`."""
         self.at.dead = self.at.dead or "the engine is closed"
         self._wake()
         for task in tuple(self._aborting):
@@ -264,44 +283,49 @@ class ServerEngine(ABC):
 
     @abstractmethod
     def _command(self, python: str, model: str, port: int, options: Mapping[str, Any]) -> list[str]:
-        """Return the command that starts a server with the required flags; `options` are last and so take
-        precedence."""
+        """Return the command line that starts a server with all flags that the engine requires.
+
+        `options` come last, so they take precedence.
+        """
 
     def _variables(self) -> dict[str, str]:
-        """Return default environment variables of a server that is started."""
+        """Return default environment variables of a server that the engine starts."""
         return {}
 
     @abstractmethod
     async def _connect(self) -> str:
-        """Check the kind of server, set `context_length` and return the label of its weights."""
+        """Check the kind of server, set `context_length`, and return the label of its weights."""
 
     @abstractmethod
     async def _draw(self, question: ServerRequest) -> ServerResponse:
-        """Send a request."""
+        """Send a request to the server and return its response."""
 
     @abstractmethod
     async def _abort(self, id: str) -> None:
-        """Abort a request."""
+        """Abort the request with this identifier."""
 
     @abstractmethod
     async def _load(self, weights: Weights, version: int) -> None:
-        """Sync weights to the server, with a label for the tokens sampled from them."""
+        """Transfer weights to the server, under the label of their policy version."""
 
     @abstractmethod
     async def _pause(self, in_flight: InFlight) -> None:
-        """Pause the requests in flight."""
+        """Pause the requests in flight before a weight sync."""
 
     @abstractmethod
     async def _resume(self, in_flight: InFlight) -> None:
-        """Resume them, with their old keys or recomputed ones."""
+        """Resume the paused requests, with their old KV cache or a recomputed one (`recompute`)."""
 
     # ------------------------------------------------------------ for subclasses
 
     async def find_what_logprobs_are(self, **certain: Any) -> None:
-        """Detect whether log-probs are processed or the model's, by samples that are certain for an uncertain model.
+        """Detect whether the server returns log-probs of the sampling distribution or of the model.
+
+        A few tokens are sampled with parameters under which every sample is certain: log-probs of the sampling
+        distribution are then 0. The result is stored in `of_the_draw`.
 
         Args:
-            certain: Sampling parameters that make a sample certain.
+            certain: Sampling parameters that make a sample certain; defaults to `top_k=1`.
 
         Raises:
             EngineError: If the server returns no log-probs.
@@ -314,7 +338,7 @@ class ServerEngine(ABC):
     # ------------------------------------------------------------ inside
 
     async def _ready(self) -> None:
-        """Start the server and connect, and sync the weights last given."""
+        """Start the server and connect on the first call, and transfer the weights last given to a new server."""
         if not self.alive:
             raise InfrastructureError(self.at.dead)
         if self._connected:
@@ -336,7 +360,7 @@ class ServerEngine(ABC):
 
     @asynccontextmanager
     async def _counted(self, episode: str) -> AsyncIterator[_InFlightRequest]:
-        """Count a request as in flight, after a weight sync in progress."""
+        """Count a request as in flight for the duration of the block, after a weight sync in progress."""
         own = _InFlightRequest()
         self._under_way[episode].add(own)
         entered = False
@@ -399,7 +423,10 @@ class ServerEngine(ABC):
                 await self._resume(in_flight)
 
     async def _write(self, weights: Weights, version: int) -> str:
-        """Write the weights to a folder, or return the folder of the last ones if `weights` is empty."""
+        """Write weights to the transfer folder and return its path.
+
+        If `weights` is empty, the folder of the last transfer is returned.
+        """
         if weights:
             return str(await asyncio.to_thread(self._folder.write, weights, version))
         assert self._folder.path is not None
@@ -415,10 +442,11 @@ class ServerEngine(ABC):
             await asyncio.sleep(_SECONDS_BETWEEN_ABORTS)
 
     def _check(self, sampling: Sampling) -> None:
-        """Check that the server returns log-probs for these sampling parameters.
+        """Check that the server returns exact log-probs for these sampling parameters.
 
         Raises:
-            EngineError: If it does not.
+            EngineError: If the server does not.
+            ValueError: If stop strings are given without `detokenize`.
         """
         if sampling.stop_strings and self._detokenize is None:
             raise ValueError("stop_strings: this engine was made without detokenize and cannot read text")
@@ -433,7 +461,7 @@ class ServerEngine(ABC):
             raise self.at.build_error(f"gives the model's log-probs, before bias and truncation; {self.of_the_draw_by}")
 
     of_the_draw_by: str
-    """How to make a server return processed log-probs."""
+    """How to start a server that returns log-probs of the sampling distribution, for messages."""
 
     def _generation(
         self,
@@ -443,6 +471,14 @@ class ServerEngine(ABC):
         *,
         asked_under: int,
     ) -> Generation:
+        """Build the result of a request from forced tokens and the response.
+
+        Args:
+            forced: Forced tokens at the start of the answer.
+            reply: Response of the server.
+            sampling: Sampling parameters of the request.
+            asked_under: Policy version at the time of the request.
+        """
         tokens, model = (*forced, *reply.tokens), (*reply.prompt_logprobs, *reply.logprobs)
         if sampling.temperature == 0:
             known = not (sampling.logit_bias or sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0)
@@ -461,6 +497,7 @@ class ServerEngine(ABC):
         )
 
     def _versions(self, labels: Sequence[str | None], asked_under: int) -> tuple[int, ...]:
+        """Return the policy version of each label; mark the server dead if a label is unknown or too old."""
         versions = tuple(asked_under if label is None else self._labels.get(label, -1) for label in labels)
         strange = [label for label, version in zip(labels, versions, strict=True) if version < asked_under]
         if strange:
@@ -481,18 +518,19 @@ def build_restarting_engine(
     lora_alpha: float | None = None,
     **options: Any,
 ) -> RestartingEngine:
-    """Create an engine for a server that is restarted after it dies, with the weights last given.
+    """Create an engine for a server that is restarted after it dies, with the weights last loaded.
 
     Args:
         make: `VLLMEngine` or `SGLangEngine`.
-        heard: Called with a line at each restart.
-        begin: Weights before the first request, as version 0; None: the server samples from its own until then.
-        weights_folder: Folder for weight transfer; None: in memory.
-        lora_alpha: LoRA alpha; with it, only adapters are transferred.
-        options: Further arguments of `make`.
+        heard: Called with one line at each restart.
+        begin: Weights of policy version 0, transferred before the first request; None: the server samples from its own
+            until the first weight sync.
+        weights_folder: Parent folder for weight transfer; None: in memory.
+        lora_alpha: LoRA alpha. With it, only adapters are transferred; None: all weights are.
+        options: Further arguments of `make`; see `ServerEngine`.
 
     Raises:
-        EngineError: If the options contradict each other.
+        EngineError: If the options contradict each other, or the weights cannot be written.
     """
     folder = WeightFolder(parent=weights_folder, lora_alpha=lora_alpha)
     if begin is not None:
@@ -501,7 +539,7 @@ def build_restarting_engine(
 
 
 _PIECES = (1, 2, 4, 8, 16, 32)
-"""Chunk sizes in tokens: the first token soon, later ones with few requests."""
+"""Chunk sizes in tokens: small at first, so that the first token arrives soon; then larger, for few requests."""
 
 
 async def generate_in_chunks(
@@ -511,13 +549,16 @@ async def generate_in_chunks(
     *,
     detokenize: Callable[[Sequence[int]], str] | None,
 ) -> Generation:
-    """Generate an answer in chunks of a few tokens, each as the continuation of those before.
+    """Generate an answer in chunks, for streaming from a server that returns only complete answers.
+
+    Each chunk is the continuation of those before. `on_tokens` is called after every chunk except the last; if it
+    returns True, the finish reason is `abort`.
 
     Args:
-        generate: Sends one request.
-        request: `max_new_tokens` fits the context; seeds have no effect.
-        on_tokens: Called after every chunk but the last.
-        detokenize: For stop strings, which can extend over two chunks.
+        generate: Sends one request to the server.
+        request: Request whose `max_new_tokens` fits the context; its seed has no effect.
+        on_tokens: Receives all tokens sampled so far.
+        detokenize: Decodes token ids to text, for stop strings, which can extend over two chunks.
     """
     sampling = request.sampling
     generation = Generation((), (), (), (), "length")

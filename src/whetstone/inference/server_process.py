@@ -22,19 +22,21 @@ from whetstone.errors import EngineError
 
 _GUARD = Path(__file__).with_name("process_supervisor.py")
 _SECONDS_TO_END = 20.0
+"""Time until a process that does not end is killed, in seconds."""
 _TAIL_BYTES = 8192
 _OF_OUR_ENVIRONMENT = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
 class ServerProcess:
-    """A server process, which runs until `end`.
+    """Server process that this engine starts, under a supervisor.
 
     Args:
-        command: Command line.
-        environment: Environment variables in addition to those of this process.
+        command: Command line; the first word is the path of the interpreter.
+        environment: Environment variables in addition to those of this process, without variables of its Python
+            environment.
 
     Raises:
-        EngineError: If the program does not exist.
+        EngineError: If the interpreter does not exist.
     """
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> None:
@@ -59,7 +61,10 @@ class ServerProcess:
 
     @property
     def last_words(self) -> str:
-        """Last line of the output that contains an error, else the last line."""
+        """Last line of the server's output with an error, else its last line, for messages.
+
+        At most 300 characters; `nothing` if there is no output.
+        """
         size = os.fstat(self._log.fileno()).st_size
         text = os.pread(self._log.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -67,13 +72,16 @@ class ServerProcess:
         return (errors or lines or ["nothing"])[-1][-300:]
 
     def kill(self) -> None:
-        """End the process immediately, without waiting for it."""
+        """Kill the process and its child processes, without waiting."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # it has exited, or is about to
             self._process.stdin.write(b"!")
 
     def end(self) -> None:
-        """End the process and wait for it."""
+        """Terminate the process and its child processes, and wait until they have ended.
+
+        After 20 seconds they are killed.
+        """
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -86,14 +94,14 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """Return a free port."""
+    """Return a TCP port of this machine that no process uses at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def as_flags(options: Mapping[str, Any]) -> list[str]:
-    """Convert options to command-line flags.
+    """Convert options to command-line flags; True gives a flag without a value, False and None give none.
 
     >>> as_flags({"max_model_len": 512, "enforce_eager": True, "enable_lora": False})
     ['--max-model-len', '512', '--enforce-eager']

@@ -26,11 +26,9 @@ _PAUSES: dict[str, str] = {"continue": "in_place", "recompute": "retract"}
 
 
 class SGLangEngine(ServerEngine):
-    """An engine with an SGLang server, an existing one or one that it starts.
+    """Engine with an SGLang server, an existing one or one that it starts; see `ServerEngine` for the arguments.
 
-    It dies with its server; `build_restarting_engine(SGLangEngine, ...)` restarts it.
-
-    Arguments are those of `ServerEngine`.
+    It dies with its server; `build_restarting_engine(SGLangEngine, ...)` adds restarts.
     """
 
     server = "SGLang"
@@ -50,7 +48,7 @@ class SGLangEngine(ServerEngine):
         return [python, "-m", "sglang.launch_server", *as_flags({**needed, **options})]
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
-        """See `HasTokenizer.tokenize`."""
+        """Return the token ids of a text by the server's tokenizer; see `HasTokenizer.tokenize`."""
         await self._ready()
         read = await self.at.request_json("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})
         return tuple(read["tokens"])
@@ -154,7 +152,7 @@ class SGLangEngine(ServerEngine):
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
-    """Convert sampling parameters to SGLang's names; without a seed."""
+    """Convert sampling parameters to the names of SGLang; seeds are not sent."""
     return {
         "max_new_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature,

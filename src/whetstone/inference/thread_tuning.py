@@ -22,11 +22,11 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from whetstone.compute_thread import restore_before_other_work
 
 SHORT = 500_000_000
-"""Multiplications of a forward pass (parameters times tokens) from which on all threads compute it."""
+"""Number of multiplications of a forward pass (parameters times tokens) from which on all threads compute it."""
 _SMALL = 2**18
-"""Elements of a tensor that one thread finishes before a second thread is awake."""
+"""Number of elements of a tensor that one thread finishes before a second thread is awake."""
 GRAIN = 2**15
-"""Elements from which on PyTorch divides an elementwise operation or a reduction among threads."""
+"""Number of elements from which on PyTorch divides an elementwise operation or a reduction among threads."""
 _TRIAL = ((True, False), (True, True), (True, True), (False, False), (False, True), (False, True)) * 2
 """(one thread, timed) of each forward pass of a trial. The first pass after a change creates or ends threads."""
 _MIN_TIMED = 2
@@ -46,11 +46,13 @@ _SIMILAR = 1.25
 
 
 class ThreadChoice:
-    """Choose between one thread and all threads for the short forward passes of a model.
+    """Chooses between one thread and all threads for the short forward passes of a model.
+
+    Created by `SlotForward`. Trials of both numbers are repeated at intervals, since the load of the machine changes.
 
     Args:
-        clock: Returns the elapsed seconds.
-        thread_clock: Returns the seconds of processor time of the calling thread.
+        clock: Returns the elapsed time in seconds.
+        thread_clock: Returns the processor time of the calling thread in seconds.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class ThreadChoice:
     ) -> None:
         self._clock, self._thread_clock = clock, thread_clock
         self.one = True
-        """Whether one thread computes the forward passes at the moment."""
+        """Whether one thread computes short forward passes at the moment."""
         self._trial: list[tuple[bool, bool]] = []
         self._seconds: dict[bool, list[float]] = {True: [], False: []}
         self._processor_seconds = 0.0
@@ -68,14 +70,15 @@ class ThreadChoice:
 
     @contextlib.contextmanager
     def limit_threads(self, multiplications: int, *, tried: bool) -> Iterator[None]:
-        """Set the number of threads for the duration of the block.
+        """Set the number of threads of a forward pass for the duration of the block.
 
         In an engine's steps (`compute_thread.run_engine_steps`) one thread stays set after the block until all threads
         are needed: OpenMP ends its threads when the number falls and creates them again when it rises.
 
         Args:
-            multiplications: Parameters times tokens of the forward pass.
-            tried: Whether the forward pass resembles its neighbors, so that a trial can compare their durations.
+            multiplications: Number of parameters times number of tokens of the forward pass.
+            tried: Whether the forward pass resembles those before and after it, so that a trial can compare their
+                durations.
         """
         total = _all_threads()
         if multiplications >= SHORT or total == 1 or not matmul_is_thread_invariant(total):
@@ -97,7 +100,7 @@ class ThreadChoice:
             self._record(multiplications, self._clock() - began, self._thread_clock() - processor)
 
     def _record(self, multiplications: int, seconds: float, processor_seconds: float) -> None:
-        """Record the duration of a forward pass. The last one of a trial decides which number of threads is faster."""
+        """Record the duration of a forward pass; at the end of a trial, choose the faster number of threads."""
         if not self._trial:
             self._compare(multiplications, seconds)
             return
@@ -130,7 +133,7 @@ class ThreadChoice:
 
 
 _reduced_from: int | None = None
-"""Number of threads before one was set. None: all threads are set."""
+"""Number of threads before it was reduced to one; None: all threads are set."""
 
 
 def _all_threads() -> int:
@@ -145,16 +148,16 @@ def _set_threads(count: int, total: int) -> None:
 
 
 def restore_threads() -> None:
-    """Set all threads again if a forward pass left one."""
+    """Set all threads again if a forward pass has left one thread set."""
     if _reduced_from is not None:
         _set_threads(_reduced_from, _reduced_from)
 
 
 class ProductThreads:
-    """Uses all threads for matrix products and one for the operations between them, if tensors are small.
+    """Uses one thread between matrix products and all threads in them, if tensors are small.
 
-    Every operation in parallel wakes all threads, which takes longer than half of a small tensor's norm or sum. A
-    forward pass of SmolLM2 with 64 slots has some seven hundred of those, and two hundred products.
+    Every parallel operation wakes all threads, which takes longer than half of a small tensor's norm or sum. A forward
+    pass of SmolLM2 with 64 slots has about seven hundred such operations and two hundred products.
 
     Args:
         numbers: Number of elements of the largest tensor between products.
@@ -166,7 +169,10 @@ class ProductThreads:
 
     @contextlib.contextmanager
     def reduce_threads(self) -> Iterator[None]:
-        """Use one thread within the block, except in products."""
+        """Use one thread within the block, except inside `use_all_threads`.
+
+        If tensors are large, all threads stay in use.
+        """
         torch.set_num_threads(self._few)
         try:
             yield
@@ -175,7 +181,7 @@ class ProductThreads:
 
     @contextlib.contextmanager
     def use_all_threads(self) -> Iterator[None]:
-        """Use all threads within the block."""
+        """Use all threads within the block, for a matrix product or attention."""
         torch.set_num_threads(self._there)
         yield
         torch.set_num_threads(self._few)
@@ -185,7 +191,7 @@ class ProductThreads:
 def matmul_is_thread_invariant(count: int) -> bool:
     """Return whether `count` threads give products and attention the same bits as one thread (float32).
 
-    The libraries of PyTorch for x86 processors divide the output, not the sum.
+    The libraries of PyTorch for x86 processors divide the output among threads, not the sum. The result is cached.
     """
     numbers = torch.Generator().manual_seed(0)
     inputs, weight = torch.randn(64, 256, generator=numbers), torch.randn(384, 256, generator=numbers)

@@ -36,21 +36,21 @@ _ADAPTER = "adapter"
 _GENERATE, _COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 _ABORT, _RPC, _LORA = "/abort_requests", "/collective_rpc", "/v1/load_lora_adapter"
 _LARGEST_BIAS = 100.0
-"""Maximum logit bias of vLLM; minus this effectively forbids a token."""
+"""Maximum absolute value of a logit bias that vLLM accepts; the negative value effectively forbids a token."""
 _LOW = -9999.0
-"""Value that vLLM reports for a log-prob of −inf."""
+"""Largest value that vLLM reports for a log-prob of −inf."""
 
 
 class VLLMEngine(ServerEngine):
-    """An engine with a vLLM server, an existing one or one that it starts.
+    """Engine with a vLLM server, an existing one or one that it starts; see `ServerEngine`.
 
-    It dies with its server; `build_restarting_engine(VLLMEngine, ...)` restarts it.
+    It dies with its server; `build_restarting_engine(VLLMEngine, ...)` adds restarts.
 
     Args:
-        transfer: How weights are transferred. `folder`: written to memory and read from there. `ipc`: by handles of the
-            GPU that both processes use, with `--weight-transfer-config '{"backend": "ipc"}'` and
-            VLLM_ALLOW_INSECURE_SERIALIZATION=1; written for vLLM's interface and never tried, for lack of a GPU.
-        server: See `ServerEngine`.
+        transfer: How weights are transferred. `folder`: written to shared memory and read from there. `ipc`: by handles
+            of the GPU that both processes use; the server needs `--weight-transfer-config '{"backend": "ipc"}'` and
+            VLLM_ALLOW_INSECURE_SERIALIZATION=1. Written for vLLM's interface and never tried, for lack of a GPU.
+        server: Arguments of `ServerEngine`.
     """
 
     server = "vLLM"
@@ -94,7 +94,7 @@ class VLLMEngine(ServerEngine):
         }
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
-        """See `HasTokenizer.tokenize`."""
+        """Return the token ids of a text by the server's tokenizer; see `HasTokenizer.tokenize`."""
         await self._ready()
         body = {"model": self._model, "prompt": text, "add_special_tokens": False}
         return tuple((await self.at.request_json("POST", "/tokenize", body))["tokens"])
@@ -247,7 +247,7 @@ class VLLMEngine(ServerEngine):
 
 
 def _sampling(question: ServerRequest) -> dict[str, Any]:
-    """Convert sampling parameters to vLLM's names; without a seed."""
+    """Convert sampling parameters to the names of vLLM; seeds are not sent."""
     sampling = question.sampling
     parameters: dict[str, Any] = {
         "max_tokens": sampling.max_new_tokens,

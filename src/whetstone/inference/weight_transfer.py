@@ -31,11 +31,14 @@ _ADAPTER = re.compile(r"^(?P<layer>.+)\.(?P<half>lora_[AB])(?:\.[^.]+)?\.weight$
 
 
 class WeightFolder:
-    """Folder with the weights last given, for a server to read.
+    """Folder that contains the weights last given, for a server to read.
+
+    `RestartingEngine` and the engines that it creates share one folder, so a restarted server loads the current
+    weights.
 
     Args:
         parent: Parent folder; None: shared memory if the machine has it, else the folder for temporary files.
-        lora_alpha: LoRA alpha. With it only adapters are written, in PEFT format.
+        lora_alpha: LoRA alpha. With it, only adapters are written, in PEFT format; None: all weights are.
     """
 
     def __init__(self, *, parent: Path | str | None = None, lora_alpha: float | None = None) -> None:
@@ -44,16 +47,24 @@ class WeightFolder:
         self.lora_alpha = lora_alpha
         self._folder = tempfile.TemporaryDirectory(prefix="whetstone-weights-", dir=parent)
         self.path: Path | None = None
-        """Folder of the weights last given; None before the first."""
+        """Folder of the weights last written; None before the first."""
         self.version = 0
+        """Policy version of the weights last written."""
         self.answered = False
-        """Whether a server has loaded them; a server that starts with them then is a replacement."""
+        """Whether a server was connected before; a server that is started afterwards is a replacement."""
 
     def write(self, weights: Weights, version: int) -> Path:
-        """Write weights to a folder and remove the previous one.
+        """Write weights to a new folder and remove the previous one.
+
+        Args:
+            weights: Parameters by name.
+            version: Policy version of the weights.
+
+        Returns:
+            The new folder.
 
         Raises:
-            EngineError: If there is no space, or the weights contain adapters and `lora_alpha` is not set.
+            EngineError: If the folder cannot be written, or adapters and `lora_alpha` do not match.
         """
         path = Path(self._folder.name) / f"version-{version}"
         aside = path.with_suffix(".partial")
@@ -78,7 +89,7 @@ class WeightFolder:
         return path
 
     def close(self) -> None:
-        """Remove the folder."""
+        """Remove the folder with its weights."""
         self._folder.cleanup()
 
 
@@ -90,7 +101,10 @@ def _check_no_adapters(weights: Weights) -> Weights:
 
 
 def _unique_tensors(weights: Weights) -> dict[str, Tensor]:
-    """Return each tensor of shared memory once, under its first name; and the head, if it is tied to the embeddings."""
+    """Return each distinct tensor once, under its first name, on the CPU.
+
+    If the head is tied to the embeddings, a copy of the embeddings is added under the name of the head.
+    """
     seen: dict[tuple[int, tuple[int, ...]], str] = {}
     for name, tensor in weights.items():
         seen.setdefault((tensor.data_ptr(), tuple(tensor.shape)), name)

@@ -34,7 +34,7 @@ SHAPED_COLUMNS: dict[Level, str] = {"trajectory": "outcomes", "turn": "process_r
 
 @dataclass(frozen=True, slots=True)
 class CreditParts:
-    """Functions of a recipe that compute credit."""
+    """Functions of a recipe that compute credit, in the order filters, shaping, advantage, transforms."""
 
     advantage: Callable[..., Any]
     """Columns → advantages, or `Credit`."""
@@ -46,7 +46,7 @@ class CreditParts:
     """By name: columns → weight of each trajectory in the loss; 0 removes it."""
 
     def list_functions(self) -> list[tuple[str, Callable[..., Any]]]:
-        """Return (key of the recipe, function) of each function."""
+        """Return (recipe key, function) pairs of all functions, for error messages."""
         functions = [("advantage", self.advantage)]
         functions += [(f"reward_shaping.{k}", each) for k, each in enumerate(self.shaping)]
         functions += [(f"advantage_transforms.{k}", each) for k, each in enumerate(self.advantage_transforms)]
@@ -55,37 +55,38 @@ class CreditParts:
 
 @dataclass(frozen=True, slots=True)
 class CreditedSegment:
-    """A segment with its advantages and critic targets."""
+    """Segment with its advantages and critic targets, ready to be trained on."""
 
     segment: Segment
     """Segment with advantages."""
     target: Tensor | None = None
     """[A, trained heads] critic targets, NaN at tokens without a prediction; None without a critic."""
     value: Tensor | None = None
-    """[A, trained heads] critic values before the update."""
+    """[A, trained heads] critic values before the update; None without a critic."""
     column_index: tuple[int, int] = (0, 0)
     """(index of its trajectory in the columns, index of the segment in the trajectory)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCredit:
-    """Credit of a batch."""
+    """Credit of a batch: advantages, weights and metrics, returned by `assign_credit`."""
 
     by_group: list[list[CreditedSegment]]
-    """Segments of each group that are trained on."""
+    """Segments that are trained on, per group."""
     columns: Columns
     """Columns that the credit was computed from."""
     estimate: Credit
     """Result of the estimator."""
     modulated: tuple[tuple[Tensor, Level], ...]
-    """(advantages, their level) after each advantage transform."""
+    """(advantages, their level) after each advantage transform, in order."""
     advantages: Tensor
-    """[K] advantages, multiplied by the weight of their trajectory."""
+    """[K] advantages of the action tokens, multiplied by the loss weight of their trajectory."""
     loss_weights: Tensor
     """[N] weight of each trajectory in the loss; 0 for those that only count in statistics."""
     sizes: dict[str, float]
-    """Mean absolute advantage by trajectory, before masking."""
+    """Mean absolute advantage by trajectory id, before loss weights are applied."""
     metrics: dict[str, float]
+    """Metrics of credit assignment, such as `advantage/abs_mean`."""
 
 
 def assign_credit(
@@ -94,15 +95,16 @@ def assign_credit(
     groups: int,
     columns_of_batch: Callable[[Sequence[IndexedTrajectory]], Columns],
 ) -> BatchCredit:
-    """Compute the advantages of a batch.
+    """Compute the advantages of a batch by the functions of a recipe.
 
     Args:
+        parts: Functions that compute credit.
         trajectories: Trajectories of the batch, group by group.
         groups: Number of groups, including those without a trajectory.
-        columns_of_batch: Creates the columns of trajectories.
+        columns_of_batch: Creates the columns of a list of trajectories.
 
     Raises:
-        CreditError: A function did not return one finite number per trajectory, turn or token.
+        CreditError: If a function did not return one finite number per trajectory, turn or token.
     """
     metrics: dict[str, float] = {}
     names = {id(function): key for key, function in parts.list_functions()}
@@ -137,14 +139,18 @@ def assign_credit(
 
 
 def compute_critic_targets(columns: Columns, groups: int, *, discount: float = 1.0) -> list[list[CreditedSegment]]:
-    """Compute one-step targets for groups on which only critics are trained.
+    """Compute one-step TD targets for groups on which only critics are trained.
 
-    Only state values have such targets, r + γ V(s'), each kind of head with its own values before the update. If a
-    critic predicts probabilities, targets are clamped to [0, 1].
+    Only heads that predict state values have targets, r + γ V(s'), each with its own values before the update. If
+    critics predict probabilities, targets are clamped to [0, 1].
 
     Args:
+        columns: Columns of the trajectories.
         groups: Number of groups, including those without a trajectory.
-        discount: γ.
+        discount: Discount γ.
+
+    Returns:
+        Segments with targets and advantages of 0, per group.
     """
     heads = [head for head in columns.critics.heads if not head.startswith("slow_")]
     targets = [
@@ -161,7 +167,7 @@ def compute_critic_targets(columns: Columns, groups: int, *, discount: float = 1
 
 
 def _member_values(columns: Columns, head: str) -> Tensor:
-    """Return [K] the values of one head, without a reduction over its ensemble."""
+    """Return [K] values of one head, without the reduction over its ensemble."""
     return columns.critics.members(head)[0]
 
 
@@ -178,10 +184,17 @@ def _one_step(columns: Columns, head: str, discount: float) -> Tensor | None:
 
 
 def check_finite(key: str, function: Callable[..., Any], values: Any, count: int, level: Level) -> Tensor:
-    """Return the values of a function in float64, checked to be finite.
+    """Convert the result of a credit function to float64 and check that it is finite.
+
+    Args:
+        key: Recipe key of the function, for the message.
+        function: Function that returned the values.
+        values: Returned values.
+        count: Expected number of values.
+        level: Level of the values: `trajectory`, `turn` or `token`.
 
     Raises:
-        CreditError: They are not one finite number per item of the level.
+        CreditError: If `values` is not a tensor of `count` finite numbers.
     """
     numbers = _check_numbers(key, function, values, count, level)
     wrong = int((~numbers.isfinite()).sum())
@@ -192,10 +205,10 @@ def check_finite(key: str, function: Callable[..., Any], values: Any, count: int
 
 
 def _check_numbers(key: str, function: Callable[..., Any], values: Any, count: int, level: Level) -> Tensor:
-    """Return the values of a function in float64.
+    """Convert the result of a credit function to float64 and check its shape.
 
     Raises:
-        CreditError: They are not one number per item of the level.
+        CreditError: If `values` is not a tensor of `count` numbers.
     """
     if not isinstance(values, Tensor):
         raise CreditError(f"{_who(key, function)} returned {type(values).__name__}, not a tensor of numbers")
@@ -225,7 +238,7 @@ def _filtered(
     columns_of_batch: Callable[[Sequence[IndexedTrajectory]], Columns],
     metrics: dict[str, float],
 ) -> tuple[list[IndexedTrajectory], Tensor]:
-    """Return (remaining trajectories, [N] weight of each in the loss)."""
+    """Apply the credit filters and return (remaining trajectories, [N] weight of each in the loss)."""
     filters = parts.filters or {}
     for name, each in filters.items():
         if annotated_removal_scope(each) is RemovalScope.BEFORE_BASELINE:
@@ -272,7 +285,7 @@ def _by_group(
 
 
 def _place_targets(columns: Columns, head: str, targets: Tensor | None) -> Tensor:
-    """Return [K] targets of a head at the action tokens of its predictions; NaN at the others."""
+    """Return [K] targets of a head at the action tokens at which it predicts; NaN elsewhere."""
     where = VALUE_POSITIONS[get_head_kind(head)]
     if targets is None:
         return torch.full((len(columns["turn"]),), torch.nan, dtype=torch.float64)

@@ -20,20 +20,23 @@ from whetstone.learning.token_index import IndexedTrajectory
 _BUCKETS = 256
 """Number of hash buckets for words, for each of state, action and observation."""
 _NEWTON_STEPS = 8
+"""Number of Newton steps of each regression."""
 _LARGEST = 10.0
 """Maximum absolute gap, in nats: a discriminator that separates perfectly has infinite log-odds."""
 
 
 def dynamics_gaps(simulated: Sequence[IndexedTrajectory], real: Sequence[IndexedTrajectory]) -> Tensor:
-    """Estimate [M] the dynamics gap of each simulated turn, in nats, within [−10, 10].
+    """Estimate the dynamics gap of each simulated turn, in nats, within [−10, 10].
 
     The gap is 0 if the dynamics are equal. Both discriminators are logistic regressions on the words of a turn, fitted
-    to these turns on each call, so they have no state. By analogy: in the paper they are networks on states and actions
-    of a robot.
+    on each call, so they have no state. In the paper they are networks on states and actions of a robot.
 
     Args:
-        simulated: Trajectories of the simulated environment.
+        simulated: Trajectories of the simulated environment, with M turns.
         real: Trajectories of the real environment.
+
+    Returns:
+        [M] gaps; 0 if one of the environments has no turns.
 
     Source: Niu et al. 2022 (H2O), arXiv:2206.13464, eq. 9 and 10.
     """
@@ -47,10 +50,18 @@ def dynamics_gaps(simulated: Sequence[IndexedTrajectory], real: Sequence[Indexed
 
 
 def log_odds(positives: Tensor, negatives: Tensor, *, ridge: float = 1.0) -> Tensor:
-    """Estimate [S] log-odds that rows are from `positives` and not from `negatives`.
+    """Estimate the log-odds that a row belongs to `positives` rather than `negatives`.
 
-    Logistic regression with a ridge penalty by Newton's method, on rows of `positives` [S, D] and `negatives` [R, D].
-    Both sides have the same total weight and prior.
+    The estimator is logistic regression with a ridge penalty, fitted by Newton's method. Both sides have the same total
+    weight.
+
+    Args:
+        positives: [S, D] features.
+        negatives: [R, D] features.
+        ridge: Weight of the penalty on squared coefficients.
+
+    Returns:
+        [S] log-odds of the rows of `positives`.
     """
     x = torch.cat([positives, negatives])
     x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
@@ -66,7 +77,7 @@ def log_odds(positives: Tensor, negatives: Tensor, *, ridge: float = 1.0) -> Ten
 
 
 def _features(trajectories: Sequence[IndexedTrajectory]) -> Tensor:
-    """Count the words [M, 3 · buckets] before each turn, of its action and of its observation."""
+    """Count words before each turn, of its action and of its observation: [M, 3 · buckets]."""
     rows = []
     for entry in trajectories:
         trajectory = entry.trajectory

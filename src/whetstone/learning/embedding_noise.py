@@ -19,17 +19,21 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingNoise:
-    """Noise on token embeddings."""
+    """Noise on token embeddings, equal for equal token ids within an update."""
 
     scale: float
-    """Standard deviation, in multiples of the root mean square of the embedding that it is added to."""
+    """Standard deviation, as a multiple of the root mean square of the embedding."""
     seed: int
     """Seed of the update."""
 
     def compute_noise(self, ids: Tensor, embedded: Tensor) -> Tensor:
-        """Return […, hidden] noise of mean 0, equal for equal ids.
+        """Return [..., hidden] noise of mean 0, equal for equal ids.
 
-        The noise is a sine of random multiples of the id, so no table with the size of the vocabulary is needed.
+        The noise is a sine of random multiples of the id, so no table of the size of the vocabulary is needed.
+
+        Args:
+            ids: [...] token ids.
+            embedded: [..., hidden] embeddings of the tokens, which determine the size of the noise.
         """
         draw = torch.Generator().manual_seed(self.seed % 2**63)
         hidden = embedded.shape[-1]
@@ -40,7 +44,7 @@ class EmbeddingNoise:
 
     @contextlib.contextmanager
     def add_noise(self, model: torch.nn.Module) -> Iterator[None]:
-        """Add the noise to the embeddings of a model while the block runs."""
+        """Add the noise to the token embeddings of a model within the `with` block."""
         anything: Any = model
 
         def noisy(_: torch.nn.Module, inputs: tuple[Tensor, ...], embedded: Tensor) -> Tensor:

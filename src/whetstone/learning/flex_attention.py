@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 _TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Maximum difference of the two implementations, relative to their size; float32 products may be computed in TF32."""
 _TRIED_TOKENS = 96
-"""Number of tokens of the trial."""
+"""Number of tokens of the comparison."""
 
 Attend = Callable[..., Tensor]
 
 
 @functools.cache
 def compile_flex_attention() -> Callable[..., Any]:
-    """Return FlexAttention, compiled for dynamic lengths."""
+    """Return PyTorch's FlexAttention, compiled for dynamic lengths; cached."""
     return torch.compile(_module().flex_attention, dynamic=True)
 
 
@@ -60,17 +60,19 @@ def attend_in_one_kernel(
     """Compute the attention of all branches of a row in one kernel.
 
     Args:
-        query: [1, H, T, D].
-        key: [1, K, T, D]; H is a multiple of K.
-        value: [1, K, T, D'].
+        query: [1, H, T, D] queries.
+        key: [1, K, T, D] keys; H is a multiple of K.
+        value: [1, K, T, D'] values.
+        branches: Branches of the row, which define the mask.
         window: Number of tokens that a token attends to, including itself; None: all.
-        chunk: Tokens per chunk that a token attends within; None: no chunks.
+        chunk: Number of tokens per chunk that a token attends within; None: no chunks.
+        scaling: Factor of the scores; None: D^-0.5.
         softcap: Soft cap of the scores; None: no cap.
-        sinks: [H] scores of the attention sinks.
-        kernel: Kernel to use instead of the compiled one.
+        sinks: [H] scores of the attention sinks; None: no sinks.
+        kernel: Kernel to use instead of the compiled FlexAttention.
 
     Returns:
-        [1, H, T, D']
+        [1, H, T, D'] outputs.
     """
     masks: dict[Any, Any] = branches.masks
     kind = (window, chunk, query.device)
@@ -97,16 +99,17 @@ def supports_flex_attention(
     value: Tensor,
     options: Mapping[str, Any],
 ) -> bool:
-    """Return whether flex attention computes rows like this one: on CUDA, if it agrees with `by_branch`.
+    """Return whether FlexAttention can compute rows like this one: on CUDA, if it agrees with `by_branch`.
 
-    The trial is repeated for each combination of precision, heads and options, because each compiles another kernel.
+    The comparison is made once for each combination of precision, heads and options, because each compiles another
+    kernel.
 
     Args:
         by_branch: The other implementation: (query, key, value, branches, **options) → [1, H, T, D'].
-        make: Three branches of one root, of these lengths.
-        query: [1, H, T, D].
-        key: [1, K, T, D].
-        value: [1, K, T, D'].
+        make: Creates three branches of one root, of the given lengths.
+        query: [1, H, T, D] queries.
+        key: [1, K, T, D] keys.
+        value: [1, K, T, D'] values.
         options: Window, chunk, scaling, softcap and sinks of `attend_in_one_kernel`.
     """
     if query.device.type != "cuda":
@@ -120,14 +123,15 @@ def supports_flex_attention(
 
 
 _FOUND: dict[Hashable, bool] = {}
+"""Result of each comparison in this process."""
 
 
 def _common_dtype(query: Tensor, value: Tensor) -> torch.dtype:
     """Return the precision in which attention is computed: that of autocast, otherwise that of the values.
 
-    Rotary embeddings multiply queries and keys with float32 angles, so under autocast their precision differs from
-    that of the values. `scaled_dot_product_attention` converts them itself; a compiled kernel has no backward pass for
-    operands of two precisions.
+    Rotary embeddings multiply queries and keys by float32 angles, so under autocast their precision differs from that
+    of the values. `scaled_dot_product_attention` converts them; a compiled kernel has no backward pass for operands of
+    two precisions.
     """
     kind = query.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype

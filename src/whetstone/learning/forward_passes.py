@@ -1,7 +1,7 @@
-"""Forward and backward passes over segments, for whichever process computes them.
+"""Forward and backward passes over segments, in this process or distributed among ranks.
 
-`ForwardPasses` is the protocol: `gradient` accumulates the gradient of a loss, `read` returns columns of log-probs,
-entropies or values, and `apply` makes an optimizer step. `LocalPasses` computes in this process;
+`ForwardPasses` is the protocol: `gradient` accumulates the gradient of a loss, `read` returns log-probs, entropies or
+values, and `apply` makes an optimizer step. `LocalPasses` computes in this process;
 `scaling/distributed_learner/group_passes.py` distributes the passes among ranks. `model_trainer.py` uses either.
 
 Note:
@@ -35,58 +35,69 @@ from whetstone.trajectory import Segment
 TokenLossFunction = Callable[[TokenOutputs, MicroBatch], TokenLoss]
 """(outputs of the policy at the action tokens, with gradient; the micro-batch) → a loss per token."""
 Watch = Callable[[Sequence[Segment], TokenOutputs, MicroBatch, TokenLoss], None]
-"""Receives every micro-batch of an update before its backward pass."""
+"""Callback that receives every micro-batch of an update before its backward pass."""
 Whose = Literal["policy", "reference", "teacher"]
+"""Model whose outputs are computed."""
 OutputColumn = Literal["logprobs", "entropies", "values"]
-"""A field of `TokenOutputs`."""
+"""Name of a field of `TokenOutputs`."""
 _FLOAT16_SCALE = 2.0**12
-"""Factor of the loss in float16: gradients of activations would be 0 without it."""
+"""Factor of the loss in float16, without which gradients of activations would be 0."""
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Texts of errors of allocators. cuBLAS takes its workspace outside PyTorch's allocator and names only a status."""
+"""Texts in errors of memory allocators. cuBLAS allocates its workspace outside PyTorch's allocator and reports only a
+status."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientRequest:
-    """Gradient of a loss over segments."""
+    """Request of the gradient of a loss over segments; argument of `ForwardPasses.gradient`."""
 
     segments: Sequence[Segment]
+    """Segments whose action tokens have a loss."""
     loss_of: TokenLossFunction
+    """Computes the loss of each action token of a micro-batch."""
     divisor: int
-    """Tokens that the sum of the losses is divided by."""
+    """Number of tokens by which the sum of the losses is divided."""
     temperature: float = 1.0
     """Divisor of the logits in sampling."""
     flat: Collection[int] = ()
-    """Segments without a gradient, which are computed for metrics only."""
+    """Indices of segments without a gradient, which are computed for metrics only."""
     noise: EmbeddingNoise | None = None
-    """Noise of a second forward pass, for losses that compare with it."""
+    """Embedding noise of a second forward pass, for losses that compare the two; None: one pass."""
     watch: Watch | None = None
-    """Called in this process only."""
+    """Receives every micro-batch, if the passes are computed in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """Columns of a model's outputs at the action tokens of segments."""
+    """Request of outputs of a model at the action tokens of segments; argument of `ForwardPasses.read`."""
 
     segments: Sequence[Segment]
+    """Segments whose action tokens are read."""
     columns: tuple[OutputColumn, ...] = ("logprobs",)
+    """Outputs to return."""
     temperature: float = 1.0
+    """Divisor of the logits in sampling."""
     whose: Whose = "policy"
+    """Model whose outputs are returned."""
 
 
 class ForwardPasses(Protocol):
-    """Computes forward and backward passes of a policy in training, and of its frozen reference and teacher."""
+    """Computes forward and backward passes of a policy in training, and of its frozen reference and teacher.
+
+    `ModelTrainer` is the only caller.
+    """
 
     token_budget: int
-    """Maximum number of tokens of one forward pass. The caller halves it if memory did not suffice."""
+    """Maximum number of tokens of one forward pass. The caller halves it when memory runs out."""
 
     @property
     def optimizers(self) -> Optimizers:
-        """Optimizers and schedule of the stage."""
+        """Optimizers and learning rate schedule of the stage."""
         ...
 
     @property
     def layout(self) -> Layout:
-        """Layout of the segments in a forward pass."""
+        """Layout of the segments in a forward pass; see `token_outputs.py`."""
         ...
 
     @property
@@ -95,18 +106,30 @@ class ForwardPasses(Protocol):
         ...
 
     def gradient(self, request: GradientRequest) -> MetricAccumulator:
-        """Add the gradient of a loss to the accumulated gradient.
+        """Compute the gradient of a loss and add it to the accumulated gradient.
+
+        Args:
+            request: Segments, loss and divisor.
+
+        Returns:
+            Sums of the loss metrics.
 
         Raises:
-            OutOfMemoryError, MemoryError, RuntimeError: Memory did not suffice for `token_budget`.
+            OutOfMemoryError, MemoryError, RuntimeError: If memory does not suffice for `token_budget`.
         """
         ...
 
     def read(self, request: ReadRequest) -> Mapping[str, list[Tensor]]:
-        """Return [A, …] per segment, by column, on the device of the policy.
+        """Compute outputs of a model at action tokens, without gradients.
+
+        Args:
+            request: Segments, outputs and model.
+
+        Returns:
+            By output, [A, …] per segment, on the device of the policy.
 
         Raises:
-            ValueError: The policy has no critic, and `values` are requested.
+            ValueError: If `values` are requested and the policy has no critic.
         """
         ...
 
@@ -114,20 +137,20 @@ class ForwardPasses(Protocol):
         """Make an optimizer step from the accumulated gradient, and drop the gradient.
 
         Returns:
-            Metrics; `update/nonfinite_fraction` is 1 if the gradient was not finite, and no step was made.
+            Metrics. `update/nonfinite_fraction` is 1 if the gradient was not finite, in which case no step was made.
         """
         ...
 
     def norm(self) -> float:
-        """Return the norm of the accumulated gradient."""
+        """Return the L2 norm of the accumulated gradient."""
         ...
 
     def drop(self) -> None:
-        """Drop the accumulated gradient."""
+        """Drop the accumulated gradient without an optimizer step."""
         ...
 
     def take_reference(self) -> None:
-        """Use the current weights of the reference, which changed."""
+        """Update the reference model of all processes after its weights changed."""
         ...
 
     def peak_memory(self) -> float:
@@ -135,23 +158,29 @@ class ForwardPasses(Protocol):
         ...
 
     def utilization(self, flops: int, seconds: float) -> float:
-        """Return the fraction of the peak arithmetic of the computing devices."""
+        """Return the model FLOPs utilization (MFU): the fraction of the devices' peak arithmetic, in [0, 1].
+
+        Args:
+            flops: Floating-point operations of an update.
+            seconds: Duration of the update, in seconds.
+        """
         ...
 
 
 def select_frozen_members(policy: Policy, members: Mapping[str, Member]) -> dict[str, Member]:
-    """Return the reference and the teacher among the members of a learner, unless they are the policy itself."""
+    """Return the members `reference` and `teacher`, as far as they are not the policy's own model."""
     frozen = {name: members[name] for name in ("reference", "teacher") if name in members}
     return {name: member for name, member in frozen.items() if member.policy.model is not policy.model}
 
 
 class LocalPasses:
-    """Passes in this process; see `ForwardPasses`.
+    """Forward and backward passes in this process; see `ForwardPasses`.
 
     Args:
-        policy: Its weights are changed in place.
+        policy: Policy in training, whose weights are changed in place.
         settings: Optimizer, schedule, and layout of forward passes.
-        members: Frozen models by `reference` and `teacher`. Without a reference, it is the policy without its adapters.
+        members: Frozen models by the names `reference` and `teacher`. Without a reference, the policy without its
+            adapters is the reference.
     """
 
     def __init__(
@@ -166,7 +195,7 @@ class LocalPasses:
         self.token_budget = settings.micro_batch_tokens
         self.device = next(policy.model.parameters()).device
         self.forwards = {"policy": build_forward(policy.model, policy, settings)}
-        """By whose model."""
+        """Forward pass of each model, by `Whose`."""
         for whose, member in select_frozen_members(policy, members).items():
             self.forwards[whose] = build_forward(member.policy.model, policy, settings, member.device)
         self.scale = loss_scale(policy)
@@ -174,16 +203,16 @@ class LocalPasses:
 
     @property
     def layout(self) -> Layout:
-        """See `ForwardPasses.layout`."""
+        """Layout of the segments in a forward pass."""
         return self.forwards["policy"].way.layout
 
     @property
     def shares(self) -> bool:
-        """See `ForwardPasses.shares`."""
+        """Whether tokens that segments share are computed once."""
         return self.forwards["policy"].shares
 
     def gradient(self, request: GradientRequest) -> MetricAccumulator:
-        """See `ForwardPasses.gradient`."""
+        """Accumulate the gradient of a loss, micro-batch by micro-batch; see `ForwardPasses.gradient`."""
         tally, differentiate = MetricAccumulator(), Differentiation(self.forwards["policy"], self._flops, self.scale)
         for micro, has_gradient in self._split_micro_batches(request):
             differentiate(micro, request, tally, has_gradient=has_gradient)
@@ -192,7 +221,7 @@ class LocalPasses:
 
     @torch.no_grad()
     def read(self, request: ReadRequest) -> dict[str, list[Tensor]]:
-        """See `ForwardPasses.read`."""
+        """Compute outputs at action tokens without gradients; see `ForwardPasses.read`."""
         forward = self.forwards.get(request.whose, self.forwards["policy"])
         without = request.whose == "reference" and "reference" not in self.forwards
         outputs_by_column: dict[str, list[Tensor]] = {
@@ -207,32 +236,32 @@ class LocalPasses:
         return outputs_by_column
 
     def apply(self) -> dict[str, float]:
-        """See `ForwardPasses.apply`."""
+        """Make an optimizer step and drop the gradient; see `ForwardPasses.apply`."""
         return apply_gradient(
             self.policy, self.optimizers, self.settings, clip=_clipped_norm, measure_update=UpdateNorm
         )
 
     def norm(self) -> float:
-        """See `ForwardPasses.norm`."""
+        """Return the L2 norm of the accumulated gradient."""
         return _clipped_norm(self.policy.trainable_parameters(), math.inf) / self.scale
 
     def drop(self) -> None:
-        """See `ForwardPasses.drop`."""
+        """Drop the accumulated gradient."""
         drop_gradient(self.policy)
 
     def take_reference(self) -> None:
-        """See `ForwardPasses.take_reference`; the reference is computed from its own weights."""
+        """Do nothing: the reference is computed from its own weights. See `ForwardPasses.take_reference`."""
 
     def peak_memory(self) -> float:
-        """See `ForwardPasses.peak_memory`."""
+        """Return the peak memory of the device, in GiB."""
         return peak_memory_gib(self.device)
 
     def utilization(self, flops: int, seconds: float) -> float:
-        """See `ForwardPasses.utilization`."""
+        """Return the fraction of the device's peak arithmetic; see `ForwardPasses.utilization`."""
         return self._flops.utilization(flops, seconds)
 
     def _split_micro_batches(self, request: GradientRequest) -> Iterator[tuple[MicroBatch, bool]]:
-        """Yield each micro-batch and whether it has a gradient; those that have one first."""
+        """Yield (micro-batch, whether it has a gradient), those with a gradient first."""
         flat = set(request.flat)
         sloped = [i for i in range(len(request.segments)) if i not in flat]
         for places, has_gradient in ((sloped, True), (sorted(flat), False)):
@@ -247,7 +276,7 @@ class LocalPasses:
 
 @dataclass(frozen=True, slots=True)
 class Differentiation:
-    """Forward and backward pass of a micro-batch."""
+    """Forward and backward pass of one micro-batch, called in this process or on a rank."""
 
     forward: TokenForward
     flops: Flops
@@ -257,7 +286,7 @@ class Differentiation:
     def __call__(
         self, micro: MicroBatch, request: GradientRequest, tally: MetricAccumulator, *, has_gradient: bool
     ) -> None:
-        """Compute the loss, and its gradient if it has one, and add the results to `tally`."""
+        """Compute the loss of a micro-batch and, if `has_gradient`, its gradient; add the results to `tally`."""
         with torch.set_grad_enabled(has_gradient):
             outputs = self.forward(micro, request.temperature, noise=request.noise)
             per_token = request.loss_of(outputs, micro)
@@ -272,7 +301,14 @@ class Differentiation:
 def build_forward(
     model: torch.nn.Module, policy: Policy, settings: OptimizerSettings, device: torch.device | None = None
 ) -> TokenForward:
-    """Return the forward pass of a model, with the critic if it is the policy's."""
+    """Create the forward pass of a model, with the critic if the model is the policy's.
+
+    Args:
+        model: Model to compute: of the policy, the reference or the teacher.
+        policy: Policy in training, which determines the precision.
+        settings: Limits of memory, and activation checkpointing.
+        device: Device of the computation; None: that of the weights.
+    """
     return TokenForward(
         model,
         logit_bytes=settings.logits_memory_mb * 2**20,
@@ -284,9 +320,9 @@ def build_forward(
 
 
 def loss_scale(policy: Policy) -> float:
-    """Return the factor of the loss of a policy.
+    """Return the factor of the loss of a policy: above 1 in float16, otherwise 1.
 
-    The gradient is divided by it before it is applied.
+    The gradient is divided by the factor before it is applied.
     """
     return _FLOAT16_SCALE if policy.dtype == torch.float16 else 1.0
 
@@ -301,12 +337,18 @@ def apply_gradient(
 ) -> dict[str, float]:
     """Make an optimizer step from the accumulated gradient, and drop the gradient.
 
+    No step is made if the gradient is 0 or not finite.
+
     Args:
-        clip: Scales a longer gradient down to a norm, and returns the norm that it had.
-        measure_update: Measures the change of parameters from this call on.
+        policy: Policy with accumulated gradients.
+        optimizers: Optimizers of the policy.
+        settings: Maximum norm of the gradient.
+        clip: Scales the gradient down to a maximum norm, and returns the norm that it had.
+        measure_update: Starts to measure the change of parameters.
 
     Returns:
-        Metrics of the step.
+        Metrics of the step: `update/grad_norm`, `update/relative_norm`, `update/skipped_fraction`,
+        `update/nonfinite_fraction`.
     """
     parameters, scale = policy.trainable_parameters(), loss_scale(policy)
     if scale != 1.0:
@@ -328,16 +370,16 @@ def apply_gradient(
 
 
 def drop_gradient(policy: Policy) -> None:
-    """Drop the gradient of a policy."""
+    """Drop the gradients of all trainable parameters of a policy."""
     for parameter in policy.trainable_parameters():
         parameter.grad = None
 
 
 def get_output_column(outputs: TokenOutputs, column: str) -> Tensor:
-    """Return a column of outputs.
+    """Return one output of a forward pass by its name.
 
     Raises:
-        ValueError: The policy has no critic.
+        ValueError: If `values` are requested and the policy has no critic.
     """
     values: Tensor | None = getattr(outputs, column)
     if values is None:
@@ -346,10 +388,10 @@ def get_output_column(outputs: TokenOutputs, column: str) -> Tensor:
 
 
 def check_token_ids(segments: Sequence[Segment], policy: Policy) -> None:
-    """Check that the model has an embedding of every token.
+    """Check that all token ids of segments are in the vocabulary of the model.
 
     Raises:
-        ValueError: A token is not in its vocabulary.
+        ValueError: If a token id is out of range, because the tokenizer is not the model's.
     """
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     for segment in segments:
@@ -362,12 +404,12 @@ def check_token_ids(segments: Sequence[Segment], policy: Policy) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for an error of an allocator of a CPU or GPU."""
+    """Return whether an error is one of a CPU or GPU memory allocator."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
 def _clipped_norm(parameters: Sequence[torch.nn.Parameter], max_norm: float) -> float:
-    """Return the norm of the gradient, and scale a longer gradient down to the norm `most`."""
+    """Return the norm of the gradient, and scale the gradient down to at most `max_norm`."""
     return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()

@@ -26,7 +26,7 @@ MAX_COST = 0.05
 """Maximum fraction of the tokens of all updates that measurements compute. Updates take 9 to 16 % of a step in the demo
 and the guessing environment, so this is less than 1 % of a step there, and 2 % if they take 40 %."""
 _PART = 16
-"""Groups of an update per group of the part. At a fixed cost, the error of the averages hardly depends on it."""
+"""Number of groups of an update per group of the part."""
 _DECAY = 0.95
 """Weight of earlier measurements in the moving averages."""
 
@@ -54,7 +54,7 @@ def gradient_noise(small: float, big: float, *, part: int, count: int) -> tuple[
 
 
 def part_size(count: int) -> int:
-    """Return the number of groups of the part of an update of `count` groups."""
+    """Return the number of groups of the part, for an update of `count` groups; at least 1."""
     return max(1, count // _PART)
 
 
@@ -68,22 +68,40 @@ def interval_steps(count: int) -> int:
 
 
 def sample_part(count: int, *, seed: int, step: int) -> list[int]:
-    """Sample the groups of the part, ascending indices below `count`."""
+    """Sample the groups of the part without replacement.
+
+    Args:
+        count: Number of groups of the update.
+        seed: Seed of the run.
+        step: Step, so that each has another sample.
+
+    Returns:
+        Ascending indices below `count`.
+    """
     return sorted(derive_random(seed, "gradient noise", step).sample(range(count), part_size(count)))
 
 
 class GradientNoise:
-    """Moving averages of tr(Σ) and |G|², with the standard error of |G|²."""
+    """Moving averages of tr(Σ) and |G|², from which a run reports the gradient noise scale.
+
+    Created by `ModelTrainer`, one per stage.
+    """
 
     def __init__(self) -> None:
         self._sums = [0.0] * 6
-        """Weighted sums of tr(Σ), |G|², its square, |g|² and 1, and the sum of squared weights."""
+        """Weighted sums of tr(Σ), |G|², |G|⁴, |g|² and 1, and the sum of squared weights."""
 
     def add(self, small: float, big: float, *, part: int, count: int) -> dict[str, float]:
-        """Add a measurement and return the metrics; see `gradient_noise`.
+        """Add a measurement to the moving averages and return the metrics.
 
         `update/noise_scale` is absent if the average of |G|² is not positive: the noise then hides the gradient.
-        `update/noise_scale_min` is B (|g|² / (|G|² + 2 s) - 1) with the standard error s of |G|².
+        `update/noise_scale_min` is B (|g|² / (|G|² + 2 s) − 1) with the standard error s of |G|².
+
+        Args:
+            small: Squared norm of the mean gradient of the part.
+            big: Squared norm of the mean gradient of all groups.
+            part: Number of groups of the part.
+            count: Number of all groups.
         """
         variance, signal = gradient_noise(small, big, part=part, count=count)
         measured = (variance, signal, signal**2, big, 1.0)
@@ -113,5 +131,5 @@ class GradientNoise:
         return {"sums": self._sums}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restore the averages; None, of an earlier release, starts new ones."""
+        """Restore the averages of a checkpoint; None, as in checkpoints of earlier releases, restarts them."""
         self._sums = list(state["sums"]) if state is not None else [0.0] * 6

@@ -25,11 +25,11 @@ from whetstone.recipe import OptimizerSettings, ProcessModelSettings
 
 
 class ProcessModel:
-    """Learner of the implicit process reward model.
+    """Learner of the implicit process reward model (PRIME), created from the recipe key `implicit_prm`.
 
     Args:
-        policy: The model, which has its own weights.
-        settings: How it is trained.
+        policy: Model to train, with weights separate from the policy's.
+        settings: Learning rate, β and loss of the process model.
         like: Settings of the stage: layout of forward passes, schedule and number of steps.
     """
 
@@ -38,7 +38,14 @@ class ProcessModel:
         self.settings, self.trainer = settings, ModelTrainer(policy, wanted)
 
     def learn(self, columns: Columns) -> dict[str, float]:
-        """Make one update on every (success, failure) of the step's groups; without a pair, none."""
+        """Make one update on all (success, failure) pairs of the step's groups; none without a pair.
+
+        Args:
+            columns: Columns of the step.
+
+        Returns:
+            Metrics with the prefix `implicit_prm/`.
+        """
         column_index = [(i, k) for i, entry in enumerate(columns.trajectories) for k in range(len(entry.segments))]
         segments = [columns.trajectories[i].segments[k] for i, k in column_index]
         temperature = columns.temperature
@@ -58,9 +65,9 @@ class ProcessModel:
         return metrics | {"implicit_prm/loss": value}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the optimizer."""
+        """Return the state of the optimizer, for a checkpoint."""
         return self.trainer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of the optimizer."""
+        """Restore the state of the optimizer from a checkpoint."""
         self.trainer.load_state_dict(state)

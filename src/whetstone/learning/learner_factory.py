@@ -1,7 +1,7 @@
-"""Learners by the name that the key `learner` of a recipe has for them, or by `package.module:Class`.
+"""Learners by name, for the recipe key `learner`; a custom learner is named by `package.module:Class`.
 
-A learner is created with those of these keywords that it declares: the policy, the settings of the stage, the spec of
-the updates (None in a stage that only imitates), and `members`, the other models by name. Other keywords are options of
+A learner is created with those of these keywords that it declares: `policy`, `settings` (of the stage), `spec` (of the
+updates; None in a stage that only imitates), and `members` (the other models by name). Other keywords are options of
 the recipe.
 """
 
@@ -26,7 +26,14 @@ def create_local_learner(
     spec: LearningSpec | None = None,
     members: Mapping[str, Member] = MappingProxyType({}),
 ) -> LocalLearner:
-    """Return a learner in this process, which trains the model of the policy."""
+    """Create a learner in this process; the recipe's `learner: local`.
+
+    Args:
+        policy: Policy to train.
+        settings: Settings of the stage.
+        spec: Specification of the updates; None in a stage that only imitates.
+        members: Other models by name: `reference`, `teacher`, `implicit_prm`.
+    """
     return LocalLearner(ModelTrainer(policy, settings, members=members), spec)
 
 

@@ -14,7 +14,12 @@ from whetstone.trajectory import Author, Segment, Tokens, TokenSequence, list_se
 
 
 def get_turn_context(entry: IndexedTrajectory, turn: int) -> TokenSequence:
-    """Return the tokens that the model read before the action of a turn."""
+    """Return the tokens that the model reads before the action of a turn.
+
+    Args:
+        entry: Trajectory.
+        turn: Index of the turn.
+    """
     turns = entry.trajectory.turns
     other = turns[turn].training_context
     if other is not None:
@@ -25,7 +30,10 @@ def get_turn_context(entry: IndexedTrajectory, turn: int) -> TokenSequence:
 
 
 def next_context(entry: IndexedTrajectory) -> Tokens:
-    """Return the tokens that the model would read before its next turn."""
+    """Return the tokens that the model would read before the turn after the last one.
+
+    For the bootstrap value of a truncated episode.
+    """
     turns, closing = entry.trajectory.turns, entry.trajectory.closing
     so_far = get_turn_context(entry, len(turns) - 1) + turns[-1].action.sequence
     return Tokens.from_ids(so_far if closing is None else so_far + closing.sequence, Author.ENVIRONMENT)

@@ -35,21 +35,25 @@ def expand_loss_terms(
     critic: CriticSettings | None = None,
     added: Sequence[LossTerm] = (),
 ) -> tuple[LossTerm, ...]:
-    """Return the terms of a stage: the objective first, then those of its settings and of `loss_terms`.
+    """Return the loss terms of a stage: the objective, then those of its settings and of `loss_terms`.
 
     Args:
-        objective: Columns → TokenLoss, or sums → SumLoss.
-        correction: Importance weights of the objective.
-        critic: Settings of the critics, if there are any.
-        added: Terms of `loss_terms`.
+        settings: Settings of the stage.
+        objective: Columns → `TokenLoss`, or sums → `SumLoss`.
+        correction: Importance weights of the objective; None: none.
+        critic: Settings of the critics; None: there are none.
+        added: Terms of the recipe key `loss_terms`.
     """
     return tuple(_expand(settings, objective, correction, critic, added))
 
 
 def cosine_weight(start: float, end: float, steps: int) -> Schedule:
-    """Return a weight with a cosine schedule from `start` to `end` over `steps` steps.
+    """Return a weight that follows half a cosine from `start` to `end`, then stays constant.
 
-    The weight is constant afterwards.
+    Args:
+        start: Weight at the first step.
+        end: Weight after `steps` steps.
+        steps: Duration in steps.
     """
     return functools.partial(_mix, start=start, end=end, steps=steps)
 

@@ -27,37 +27,41 @@ from whetstone.trajectory import Segment
 
 T = TypeVar("T")
 PerSegment = Sequence[Tensor]
-"""[A] of each segment, in the order of the segments of the update."""
+"""[A] numbers of each segment, in the order of the segments of the update."""
 POLICY = "policy"
-"""Name of the term of the objective."""
+"""Name of the loss term of the objective."""
 CRITIC_COLUMNS = frozenset({"critic_values", "critic_targets", "old_critic_values", "value_slopes"})
-"""[A, heads] columns that exist with a critic."""
+"""Names of the [A, heads] columns that exist only with a critic."""
 PERTURBED_COLUMNS = frozenset({"perturbed_logprobs", "perturbed_critic_values"})
-"""Columns of a second forward pass with noisy embeddings."""
+"""Names of the columns of a second forward pass with noisy embeddings."""
 FORWARD_COLUMNS = frozenset({
     "learner_logprobs", "old_logprobs", "sampler_logprobs", "advantages", "entropies", "sequence", "turn",
     "usual_entropies",
 })  # fmt: skip
-"""Columns of a loss term that every forward pass provides; `sequence` is the index of the trajectory."""
+"""Names of the columns that every forward pass provides to a loss term; `sequence` is the index of the trajectory."""
 WITH_GRADIENT = ("learner_logprobs", "entropies")
+"""Names of the columns through which a loss has a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullBatchLoss:
-    """A term over all tokens of an update: its losses, and their derivatives at the current weights, by which the term
-    is differentiated pass by pass.
+    """Loss term computed over all tokens of an update, differentiated pass by pass.
 
-    Each is [A] per segment and includes weights, corrections and aggregation.
+    The derivatives at the current weights are stored and multiplied with the log-probs and entropies of each pass. All
+    lists are [A] per segment and include weights, corrections and aggregation.
     """
 
     losses: PerSegment
+    """[A] per segment, loss of each token."""
     by_logprob: PerSegment
+    """[A] per segment, derivative of the sum of the losses by each log-prob."""
     by_entropy: PerSegment | None = None
-    """None if the loss does not depend on entropies."""
+    """[A] per segment, derivative by each entropy; None if the loss does not depend on entropies."""
     metrics: Mapping[str, PerSegment] = field(default_factory=dict)
+    """[A] per segment, by name of the metric."""
 
     def of(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
-        """Return the term in a micro-batch: those losses, with those derivatives."""
+        """Return the term in a micro-batch, with gradient."""
         logprobs, entropies = outputs.logprobs, outputs.entropies
         loss = _concatenate(self.losses, micro).to(logprobs)
         loss = loss + _concatenate(self.by_logprob, micro).to(logprobs) * (logprobs - logprobs.detach())
@@ -68,7 +72,7 @@ class FullBatchLoss:
         )
 
     def part(self, places: Sequence[int]) -> FullBatchLoss:
-        """Return the term of some of the segments, in this order."""
+        """Return the term restricted to some of the segments, in the given order."""
         return FullBatchLoss(
             [self.losses[i] for i in places],
             [self.by_logprob[i] for i in places],
@@ -79,26 +83,29 @@ class FullBatchLoss:
 
 @dataclass(frozen=True, slots=True)
 class PassStatistics:
-    """Results of forward passes over segments in addition to their loss."""
+    """Results of forward passes on another rank that the update needs, in addition to the loss."""
 
     old: list[Tensor] | None
     """Per segment, [A] log-probs before the step; None if they were known."""
     entropy_by_turn: Mapping[int, tuple[float, int]]
-    """(sum, tokens) at each turn."""
+    """(sum of entropies, number of tokens) by turn."""
 
 
 @dataclass(slots=True)
 class UpdateLoss:
-    """The loss of one update."""
+    """Loss of one update: the function that computes the loss of each micro-batch.
+
+    Created by `Minibatch.loss`.
+    """
 
     terms: Sequence[LossTerm]
-    """Terms with numbers as weights, which include the factor from a sum over the divisor to the term's mean."""
+    """Loss terms with numbers as weights, which include the factor from a sum over the divisor to the term's mean."""
     old: list[Tensor]
     """Per segment, [A] log-probs before this step's updates."""
     first: bool = False
     """Whether this is the first update of a step: `old` is then a result of the forward passes, and is written here."""
     columns: Mapping[str, PerSegment] = field(default_factory=dict)
-    """Columns that terms read, in addition to those of the forward passes."""
+    """Further columns that loss terms read, [A] or [A, heads] per segment."""
     use_sampler_logprobs: PerSegment | None = None
     """[A] whether the sampler's log-probs are used instead of the old policy's; None: nowhere."""
     weights: Sequence[float] | None = None
@@ -107,14 +114,14 @@ class UpdateLoss:
     critic_weights: Sequence[float] | None = None
     """Per segment, the weight of its tokens in terms over `critic`; None: 1."""
     usual_entropies: Tensor | None = None
-    """[turns] of recent updates, NaN if there was none; None: no past."""
+    """[turns] mean entropies of recent updates, NaN for a turn without any; None: no earlier update."""
     entropy_by_turn: dict[int, tuple[float, int]] = field(default_factory=dict)
     """(sum, tokens) of entropy at each turn, written by the forward passes if a term reads `usual_entropies`."""
     full_batch: Mapping[str, FullBatchLoss] = field(default_factory=dict)
-    """Terms that were computed over the whole update, by name."""
+    """Loss terms that were computed over the whole update, by name."""
 
     def __call__(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
-        """Return the loss of each action token of a micro-batch."""
+        """Return the loss of each action token of a micro-batch, with metrics."""
         self.note_old(outputs, micro)
         columns = self.read_columns(outputs, micro)
         if "usual_entropies" in columns:
@@ -145,9 +152,9 @@ class UpdateLoss:
         return TokenLoss(functools.reduce(torch.add, parts), metrics)
 
     def part(self, places: Sequence[int]) -> UpdateLoss:
-        """Return the loss of some of the segments, in this order, for another process.
+        """Return the loss of some of the segments, in the given order, for another rank.
 
-        Its statistics are separate.
+        Its statistics are separate; see `add_statistics`.
         """
         wanted = list(places)
         return replace(
@@ -162,11 +169,16 @@ class UpdateLoss:
         )
 
     def collect_statistics(self) -> PassStatistics:
-        """Return the findings of a part."""
+        """Return the statistics of a part, on the CPU, to send them to the main process."""
         return PassStatistics([old.cpu() for old in self.old] if self.first else None, self.entropy_by_turn)
 
     def add_statistics(self, places: Sequence[int], statistics: PassStatistics) -> None:
-        """Add the findings of the part of these segments."""
+        """Add the statistics of the part that has these segments.
+
+        Args:
+            places: Indices of the segments of the part.
+            statistics: Result of `collect_statistics` of the part.
+        """
         for place, old in zip(places, statistics.old or (), strict=False):
             if len(old):  # else another part has it
                 self.old[place] = old
@@ -174,7 +186,7 @@ class UpdateLoss:
             self._add_entropy(turn, total, count)
 
     def note_old(self, outputs: TokenOutputs, micro: MicroBatch) -> None:
-        """Store the log-probs before this step's updates, if this pass computes them."""
+        """Store the log-probs of a micro-batch as old log-probs, if this is the first update of a step."""
         if self.first:
             for i, part in micro.by_segment(outputs.logprobs.detach()):
                 self.old[i] = part
@@ -185,8 +197,8 @@ class UpdateLoss:
         """Compute the terms that read `sequence` over all tokens of the update.
 
         Args:
-            segments: Of the update.
-            show: Passes every micro-batch of them, at the current weights, to the function it receives.
+            segments: Segments of the update.
+            show: Passes every micro-batch of the segments, at the current weights, to the function that it receives.
         """
         parts: dict[str, list[Tensor]] = {}
         spanning = [term for term in self.terms if "sequence" in term.columns]
@@ -214,7 +226,7 @@ class UpdateLoss:
         }
 
     def read_columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
-        """Return the columns, [A] each, that terms can read of a micro-batch."""
+        """Return the [A] columns of a micro-batch that loss terms can read, by name."""
         count = torch.tensor(micro.counts, device=outputs.logprobs.device)
         old, drawn = _concatenate(self.old, micro), micro.sampler_logprobs
         drawn = torch.where(drawn.isnan(), old, drawn)  # a token that was not sampled has no ratio to a sampler
@@ -244,7 +256,7 @@ class UpdateLoss:
         return columns
 
     def _get_scale(self, term: LossTerm, micro: MicroBatch) -> Tensor | None:
-        """Return [A] the weight of each token in a term's mean; None: 1."""
+        """Return [A] weight of each token in the average of a term; None: 1."""
         if "value_slopes" in term.columns:  # of a penalty that weighs all tokens equally
             return None
         per_segment = {"critic": self.critic_weights, "expert": None}.get(term.over, self.weights)
@@ -266,13 +278,15 @@ class UpdateLoss:
 
 
 def compute_term(term: LossTerm, columns: Mapping[str, Tensor], scale: Tensor | None) -> TokenLoss:
-    """Compute a term: weight · scale · importance weight · loss of each token.
+    """Compute a loss term: weight · scale · importance weight · loss of each token.
 
     Args:
+        term: Loss term whose weight is a number.
+        columns: [A] columns by name.
         scale: [A] weight of each token; None: 1.
 
     Raises:
-        CreditError: The function did not return one loss per token.
+        CreditError: If the function did not return one loss per token.
     """
     result = _call(term.function, columns)
     check_loss(result, describe_term(term.name, term.function), columns["learner_logprobs"])
@@ -292,20 +306,22 @@ def compute_term(term: LossTerm, columns: Mapping[str, Tensor], scale: Tensor | 
 
 
 def describe_term(name: str, function: Callable[..., Any]) -> str:
-    """Return the function of a term as messages name it."""
+    """Return the name of a term's function as messages show it: `objective (clipped)`."""
     inner = unwrap_partial(function)
     kind = "objective" if name == POLICY else "loss term"
     return f"{kind} ({getattr(inner, '__name__', type(inner).__name__)})"
 
 
 def check_loss(result: Any, who: str, logprobs: Tensor) -> None:
-    """Check that a function returned a TokenLoss with one loss per token.
+    """Check that a loss function returned a `TokenLoss` with one loss per token.
 
     Args:
-        who: Its name in messages; see `describe_term`.
+        result: Return value of the function.
+        who: Name of the function in messages; see `describe_term`.
+        logprobs: [A] log-probs, whose shape is expected.
 
     Raises:
-        CreditError: It returned anything else.
+        CreditError: If `result` is anything else.
     """
     if not isinstance(result, TokenLoss):
         remedy = "a loss per token and metrics: from whetstone.algorithms import TokenLoss"
@@ -340,7 +356,7 @@ def _call(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:
 
 
 def _per_token(numbers: Sequence[float], micro: MicroBatch) -> Tensor:
-    """Return [A] the number of each segment at its tokens."""
+    """Expand one number per segment to [A] action tokens."""
     of_each = _concatenate([torch.tensor([number]) for number in numbers], micro)
     return of_each.repeat_interleave(torch.tensor(micro.counts))
 

@@ -16,15 +16,15 @@ from whetstone.trajectory import Group, Segment
 
 
 class MemberLearner:
-    """A learner of several members; see `protocol.Learner`.
+    """Learner of a run with several trained members; see `protocol.Learner`.
 
-    Weights and imitation are those of the first member. The metrics of the others have the prefix
-    `members/NAME/`.
+    Created if the recipe has `policies`. `weights` and `imitate` are those of the first member. Metrics of the others
+    have the prefix `members/NAME/`.
 
     Args:
         name: Name of the first member.
         first: Learner of the first member.
-        members: The other members by name.
+        members: Other members by name.
     """
 
     def __init__(self, name: str, first: Learner, members: Mapping[str, Member]) -> None:
@@ -34,11 +34,14 @@ class MemberLearner:
 
     @property
     def token_budget(self) -> int:
-        """See `protocol.Learner`."""
+        """Minimum of the members' token budgets; see `Learner.token_budget`."""
         return min(learner.token_budget for learner in self.learners.values())
 
     def update(self, batch: UpdateBatch) -> UpdateResult:
-        """Update each member on the trajectories that it sampled; see `protocol.Learner`."""
+        """Update each member on the trajectories that it sampled; see `Learner.update`.
+
+        Trajectories without a member, and demonstrations, are those of the first member.
+        """
         if len(self.learners) == 1:
             return self.first.update(batch)
         metrics: dict[str, float] = {}
@@ -61,11 +64,11 @@ class MemberLearner:
         return UpdateResult(metrics, advantages)
 
     def imitate(self, segments: Sequence[Segment]) -> UpdateResult:
-        """See `protocol.Learner`."""
+        """Make one supervised update of the first member; see `Learner.imitate`."""
         return self.first.imitate(segments)
 
     def end_step(self) -> None:
-        """See `protocol.Learner`."""
+        """End a training step of every member; see `Learner.end_step`."""
         for learner in self.learners.values():
             learner.end_step()
 
@@ -75,30 +78,34 @@ class MemberLearner:
         return sum(map(count_applied_steps, self.learners.values()))
 
     def weights(self) -> Mapping[str, Tensor]:
-        """See `protocol.Learner`."""
+        """Return the current weights of the first member."""
         return self.first.weights()
 
     def state_dict(self) -> dict[str, Any]:
-        """See `protocol.Learner`."""
+        """Return the learner states of all members, for a checkpoint."""
         state = self.first.state_dict()
         return state | {MEMBERS: {**state.get(MEMBERS, {}), **member_states(self.members)}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `protocol.Learner`."""
+        """Restore the learner states of all members from a checkpoint."""
         self.first.load_state_dict(state)
         load_member_states(self.members, state)
 
     def close(self) -> None:
-        """See `protocol.Closes`."""
+        """Release the resources of the members' learners, such as processes."""
         for learner in self.learners.values():
             if implements_protocol(learner, Closes):
                 learner.close()
 
 
 def filter_member_groups(groups: Sequence[Group], names: Collection[str]) -> tuple[Group, ...]:
-    """Return the groups with only the trajectories whose `member` is one of these names.
+    """Return the groups restricted to the trajectories of some members.
 
-    Groups without any are left out.
+    Groups without such a trajectory are left out.
+
+    Args:
+        groups: Groups of a step.
+        names: Names of the members; an empty string selects trajectories that no member sampled.
     """
     own = (
         replace(group, trajectories=tuple(each for each in group.trajectories if each.member in names))

@@ -21,27 +21,37 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class MetricAccumulator:
-    """Sums over the forward passes of an update."""
+    """Sums of losses and metrics over the forward passes of an update.
+
+    Created by `ForwardPasses.gradient`; ranks send theirs to be merged.
+    """
 
     losses: dict[str, float] = field(default_factory=lambda: {"loss/total": 0.0})
-    """Losses by name, divided by the update's divisor."""
+    """Sums of losses by name, divided by the update's divisor."""
     sums: dict[tuple[str, bool], float] = field(default_factory=dict)
-    """Sums by (name, whether an expert wrote the tokens), over tokens with a value."""
+    """Sums of metrics by (name, whether an expert wrote the tokens), over tokens with a value."""
     counts: dict[tuple[str, bool], int] = field(default_factory=dict)
-    """Number of those tokens."""
+    """Number of tokens with a value, by the keys of `sums`."""
     computed: int = 0
-    """Number of computed tokens."""
+    """Number of computed tokens; shared tokens count once."""
     segment_tokens: int = 0
-    """Tokens of the segments, each counted once per segment."""
+    """Number of tokens of the segments; shared tokens count once per segment."""
     flops: int = 0
+    """Number of floating-point operations, without recomputation."""
     oversized: int = 0
-    """Number of passes with more tokens than the budget."""
+    """Number of forward passes with more tokens than the budget."""
 
     @torch.no_grad()
     def add(self, per_token: TokenLoss, outputs: TokenOutputs, micro: MicroBatch, divisor: int) -> None:
         """Add the sums of one forward pass.
 
-        All numbers are read together, so the CPU waits for a device once.
+        All numbers are transferred together, so the CPU waits for a device once.
+
+        Args:
+            per_token: Loss and metrics of each action token.
+            outputs: Outputs of the forward pass.
+            micro: Micro-batch of the forward pass.
+            divisor: Number of tokens by which losses are divided.
         """
         losses, means = [("loss/total", per_token.loss)], [("policy/entropy", outputs.entropies)]
         for name, values in per_token.metrics.items():
@@ -64,7 +74,7 @@ class MetricAccumulator:
         self.segment_tokens += micro.segment_tokens
 
     def merge_sums(self, other: MetricAccumulator) -> None:
-        """Add the sums of other passes of the same update."""
+        """Add the sums of other forward passes of the same update, such as those of another rank."""
         for name, loss in other.losses.items():
             self.losses[name] = self.losses.get(name, 0.0) + loss
         for kind, total in other.sums.items():
@@ -76,9 +86,9 @@ class MetricAccumulator:
         self.oversized += other.oversized
 
     def metrics(self) -> dict[str, float]:
-        """Return losses and means by name.
+        """Return losses and means by metric name.
 
-        Means are over the policy's own tokens, or over an expert's if there are none.
+        A mean is over the policy's own tokens, or over an expert's if there are none.
         """
         means = {
             name: self.sums[name, by_expert] / count

@@ -42,15 +42,19 @@ def split_minibatches(
     critic_segments: Sequence[Sequence[CreditedSegment]] = (),
     gaps: Tensor | None = None,
 ) -> list[Minibatch]:
-    """Return the minibatches of a step, with the columns that their loss terms read.
+    """Divide the groups of a step into minibatches, with the columns that the loss terms read.
 
-    Groups are assigned to minibatches in turn.
+    Group i is in minibatch i mod `count`. Log-probs of reference, teacher and old policy are computed here, except
+    those that the first forward pass of the step yields.
 
     Args:
-        demonstrations: Demonstrations.
+        spec: Specification of the updates.
+        trainer: Trainer that computes log-probs.
+        batch_credit: Credit of the step.
+        demonstrations: Segments that an expert wrote.
         count: Number of minibatches.
         critic_segments: Segments that only critics are trained on, group by group.
-        gaps: [M] dynamics gap of the policy's own turns to those of `critic_segments`; None: 0.
+        gaps: [M] dynamics gap of each of the policy's turns to those of `critic_segments`; None: no penalty.
     """
     temperature = spec.temperature
     requested = {name for term in spec.terms for name in term.columns}
@@ -113,7 +117,7 @@ def _sampler_masks(batch_credit: BatchCredit, batch: Minibatch) -> list[Tensor] 
     """Return [A] per segment whether ratios use the log-probs stored in sampling; None: nowhere.
 
     Raises:
-        CreditError: They are to be used, and there are none.
+        CreditError: If stored log-probs are required and missing.
     """
     masks = []
     for (i, _), segment in zip(batch.column_index, batch.segments, strict=False):
@@ -135,7 +139,7 @@ def _sampler_masks(batch_credit: BatchCredit, batch: Minibatch) -> list[Tensor] 
 
 
 def _flat_without_credit(spec: LearningSpec) -> bool:
-    """Return whether the loss of a segment without credit has no gradient."""
+    """Return whether a segment whose advantages are all 0 has no gradient under these loss terms."""
     of_groups = [term for term in spec.terms if term.over != "expert"]
     return spec.critic is None and all(is_flat_without_advantage(term.function) for term in of_groups)
 
@@ -150,7 +154,7 @@ def _lengths(share: Sequence[CreditedSegment]) -> dict[str, int]:
 
 
 def _weights(settings: AggregationSettings, lengths: Mapping[str, int], divisor: int) -> dict[str, float] | None:
-    """Return the factor of each trajectory's tokens, before the division by the divisor; None: 1."""
+    """Return the factor of each trajectory's tokens before the division by the divisor; None: 1."""
     if settings.mode == "token_mean":
         return None
     weights = token_weights(torch.tensor(list(lengths.values())), settings.mode, constant=settings.tokens)
@@ -159,30 +163,34 @@ def _weights(settings: AggregationSettings, lengths: Mapping[str, int], divisor:
 
 @dataclass(slots=True)
 class Minibatch:
-    """Segments of one update; lists are per segment."""
+    """Segments of one update, with their columns; lists are per segment.
+
+    Created by `split_minibatches`.
+    """
 
     segments: list[Segment]
     """Segments of `credited`, of `critic_segments`, then demonstrations."""
     credited: list[CreditedSegment]
-    """The policy's own segments."""
+    """Segments of the policy's own episodes, with credit."""
     critic_segments: list[CreditedSegment]
     """Segments that only critics are trained on."""
     old: list[Tensor]
-    """[A] log-probs that ratios compare with; empty tensors if the first forward pass of the step computes them."""
+    """[A] old log-probs, the denominators of ratios; empty tensors if the first forward pass of the step computes
+    them."""
     weights: list[float] | None
-    """Weight per segment by `aggregation`; None: 1."""
+    """Weight of each segment by `aggregation`; None: 1."""
     columns: dict[str, list[Tensor]] = field(default_factory=dict)
     """[A] or [A, heads] columns of the loss terms."""
     use_sampler_logprobs: list[Tensor] | None = None
-    """[A] whether ratios compare with the log-probs that the sampler had; None: nowhere."""
+    """[A] whether ratios use the sampler's log-probs instead of the old policy's; None: nowhere."""
     divisor: int = 1
-    """Tokens that the loss is divided by."""
+    """Number of tokens by which the loss is divided."""
     flat: Collection[int] = ()
-    """Segments whose loss has no gradient; they are computed for metrics only."""
+    """Indices of segments whose loss has no gradient, which are computed for metrics only."""
     of_others: Sequence[bool] = ()
     """Whether each segment of `credited` was sampled earlier, or in another context."""
     before: list[Tensor] = field(default_factory=list)
-    """Log-probs before any update of the step, whatever ratios compare with; empty until they are known."""
+    """[A] log-probs before any update of the step, also if ratios use others; empty until they are known."""
 
     @classmethod
     def of(
@@ -192,7 +200,14 @@ class Minibatch:
         weights: Mapping[str, float] | None,
         critic_segments: Sequence[CreditedSegment] = (),
     ) -> Minibatch:
-        """Return the minibatch of own segments, those for critics, and demonstrations."""
+        """Create the minibatch of the policy's own segments, segments for critics, and demonstrations.
+
+        Args:
+            share: The policy's own segments, with credit.
+            demonstrations: Segments that an expert wrote.
+            weights: Loss weight by trajectory id; None: 1.
+            critic_segments: Segments that only critics are trained on; their weight is 0.
+        """
         segments = [*(each.segment for each in (*share, *critic_segments)), *demonstrations]
         of_each = None
         if weights is not None or critic_segments:
@@ -202,14 +217,18 @@ class Minibatch:
 
     @property
     def column_index(self) -> list[tuple[int, int]]:
-        """(index of the trajectory, index of the segment in it) of the policy's own segments."""
+        """(index of the trajectory in the columns, index of the segment in it) of each of the policy's own segments."""
         return [each.column_index for each in self.credited]
 
     def loss(self, spec: LearningSpec, trainer: ModelTrainer, *, first: bool, critic_only: bool = False) -> UpdateLoss:
-        """Return the loss with the terms of a stage at its current step.
+        """Return the loss of this update, with the weights of its terms at the current step.
 
-        The objective is left out if only critics are trained (`critic_only`), and until `learner.py` adds it if it is
-        one on sums.
+        Args:
+            spec: Specification of the updates.
+            trainer: Trainer, whose schedule determines the step.
+            first: Whether this is the first update of a step, whose forward pass yields the old log-probs.
+            critic_only: Whether only critics are trained; the objective is then left out. An objective on sums is also
+                left out, and added by `learner.py`.
         """
         step, position = trainer.optimizers.done, int(trainer.optimizers.place)
         means = {"expert": self.mean_factor(self.num_imitated), "critic": self.mean_factor(self.num_predictions)}
@@ -229,14 +248,14 @@ class Minibatch:
         )
 
     def _can_compute(self, term: LossTerm) -> bool:
-        """Return whether the update has targets, and slopes, of critics if the term reads them."""
+        """Return whether the update has all critic columns that a loss term reads."""
         read = CRITIC_COLUMNS.intersection(term.columns) - {"critic_values"}
         return read <= self.columns.keys()
 
     def column(self, batch_credit: BatchCredit, name: str) -> list[Tensor]:
-        """Return a column of the batch at the action tokens of each segment.
+        """Return a column of the batch at the action tokens of each segment, [A] per segment.
 
-        Demonstrations have 0.
+        Demonstrations and segments for critics have 0.
         """
         at_actions = batch_credit.columns.split_by_segment(batch_credit.columns.per_token(name))
         own_column = [at_actions[i][k] for i, k in self.column_index]
@@ -244,7 +263,7 @@ class Minibatch:
         return [*own_column, *(torch.zeros(action_tokens(segment)) for segment in rest)]
 
     def add_critic_columns(self) -> None:
-        """Add the targets of critics and their values before the update, if any."""
+        """Add the columns with critic targets and values before the update, if there are critics."""
         learned = [*self.credited, *self.critic_segments]
         targets = [each.target for each in learned if each.target is not None]
         values = [each.value for each in learned if each.value is not None]
@@ -256,25 +275,28 @@ class Minibatch:
 
     @property
     def own_tokens(self) -> int:
-        """Number of action tokens of the policy's own episodes."""
+        """Number of action tokens of the policy's own segments."""
         return sum(map(action_tokens, self.segments[: len(self.credited)]))
 
     @property
     def num_predictions(self) -> int:
-        """Number of values that critics predict for the policy's own episodes."""
+        """Number of critic predictions with a target, in the policy's own segments."""
         return _predictions(self.credited)
 
     def add_value_slopes(self, gaps: Sequence[Tensor]) -> None:
-        """Add the derivatives of `simulation_penalty` by each value before the step.
+        """Add the column with the derivatives of `simulation_penalty` by each value before the step.
 
-        They are scaled as for a mean over predictions.
+        The derivatives are scaled as for a mean over predictions.
+
+        Args:
+            gaps: [A] dynamics gap at the action tokens of each of the policy's own segments.
         """
         self.columns["value_slopes"] = [
             max(1, self.num_predictions) * slope for slope in _simulation_slopes(self, gaps)
         ]
 
     def _critic_weights(self, settings: StoredMixtureSettings | None) -> list[float] | None:
-        """Return the weight of the critics' error per segment, 1 on the policy's own; None: 1 everywhere."""
+        """Return the weight of the critics' loss per segment, 1 for the policy's own; None: 1 everywhere."""
         if not self.critic_segments or settings is None:
             return None
         weight = hybrid_weight(
@@ -289,12 +311,12 @@ class Minibatch:
         return sum(author is Author.EXPERT for segment in self.segments for author in segment.tokens.authors)
 
     def mean_factor(self, count: int) -> float:
-        """Return `divisor / count`: it converts a sum divided by `divisor` to a mean over `count` tokens."""
+        """Return the factor that converts a sum divided by `divisor` to a mean over `count` tokens."""
         return self.divisor / max(1, count)
 
 
 def _simulation_slopes(batch: Minibatch, gaps: Sequence[Tensor]) -> list[Tensor]:
-    """Return the derivative of `simulation_penalty` by each value, at the values before the step."""
+    """Return the derivatives of `simulation_penalty` by each critic value, at the values before the step."""
     learned = [*batch.credited, *batch.critic_segments]
     values = [each.value for each in learned if each.value is not None]
     has_target = [~each.target.isnan() for each in learned if each.target is not None]
@@ -324,13 +346,13 @@ def _nothing(learner_logprobs: Tensor) -> TokenLoss:
 
 
 def spans_passes(spec: LearningSpec, batch: Minibatch) -> bool:
-    """Return whether a term needs segments from several forward passes.
+    """Return whether a loss term needs tokens of several forward passes at once.
 
-    This is the case if it is one number per trajectory, and a trajectory has several segments.
+    This is the case if a term reads `sequence`, and a trajectory has several segments.
     """
     return reads_sequences(spec) and len({s.trajectory_id for s in batch.segments}) < len(batch.segments)
 
 
 def reads_sequences(spec: LearningSpec) -> bool:
-    """Return whether a term compares tokens of a whole trajectory."""
+    """Return whether a loss term reads `sequence`, and so compares tokens of a whole trajectory."""
     return any("sequence" in term.columns for term in spec.terms)

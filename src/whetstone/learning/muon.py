@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 _DTYPE = "iteration_dtype"
-"""Option of a parameter group, and so part of each checkpoint. Checkpoints without it were made in bfloat16."""
+"""Option of a parameter group, and so part of each checkpoint. In checkpoints without the option, the iteration was
+computed in bfloat16."""
 
 
 class Muon(torch.optim.Muon):
@@ -36,14 +37,14 @@ class Muon(torch.optim.Muon):
             group.setdefault(_DTYPE, iteration_dtype)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state, with the precision it was made in."""
+        """Restore the optimizer state, with the iteration precision that it was saved with."""
         super().load_state_dict(state_dict)
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group[_DTYPE] = saved.get(_DTYPE, "bfloat16")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update each matrix from its gradient."""
+        """Update all matrices from their gradients; see `torch.optim.Optimizer.step`."""
         groups = self.param_groups
         if all(group[_DTYPE] == "bfloat16" for group in groups):
             return super().step(closure)  # type: ignore[no-any-return,no-untyped-call]

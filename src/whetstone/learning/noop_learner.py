@@ -13,7 +13,7 @@ from whetstone.trajectory import Segment
 
 
 class NoOpLearner:
-    """Learner that does not change the policy; see `protocol.Learner`."""
+    """Learner that makes no updates, for stages that only sample; see `protocol.Learner`."""
 
     token_budget = 0
     """Token budget of 0: no forward pass is computed."""

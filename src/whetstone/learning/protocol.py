@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class SupportsEvaluate(Protocol):
-    """A learner that can compute the loss of an update without making it."""
+    """Optional protocol of a learner that can compute the loss of an update without making it."""
 
     def evaluate_loss(self, batch: UpdateBatch) -> dict[str, float]:
-        """Return losses and divergences of groups at the current weights.
+        """Compute losses and divergences of groups at the current weights.
 
-        Their names are those of `update`.
+        Args:
+            batch: Groups, as for `Learner.update`.
+
+        Returns:
+            Metrics under the names of `Learner.update`.
         """
         ...
 
@@ -36,7 +40,7 @@ class CountsAppliedSteps(Protocol):
 
 @runtime_checkable
 class Closes(Protocol):
-    """A learner with resources beyond memory, such as processes."""
+    """Optional protocol of a learner with resources beyond memory, such as processes."""
 
     def close(self) -> None:
         """Release the resources; the learner is not used afterwards."""
@@ -45,7 +49,11 @@ class Closes(Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """Trains a policy on the groups of a step."""
+    """Trains a policy on the groups of a step.
+
+    A stage creates its learner from the recipe key `learner`, and calls `update` or `imitate`, then `end_step`, once
+    per step. Custom learners implement this protocol.
+    """
 
     @property
     def token_budget(self) -> int:
@@ -55,34 +63,43 @@ class Learner(Protocol):
     def update(self, batch: UpdateBatch) -> UpdateResult:
         """Make all updates of a step of reinforcement learning.
 
+        Args:
+            batch: Groups of the step, demonstrations and options.
+
+        Returns:
+            Metrics and the mean absolute advantage per trajectory.
+
         Raises:
-            CreditError, MismatchError, NonFiniteError: The batch cannot be trained on; the failed update changed no
+            CreditError, MismatchError, NonFiniteError: If the batch cannot be trained on. The failed update changed no
                 weight.
         """
         ...
 
     def imitate(self, segments: Sequence[Segment]) -> UpdateResult:
-        """Make one update on the tokens that an expert wrote (SFT).
+        """Make one update of supervised fine-tuning (SFT).
+
+        Args:
+            segments: Segments; the loss is the mean negative log-likelihood of their action tokens.
 
         Raises:
-            NonFiniteError: The gradient was not finite in as many consecutive updates as the recipe allows.
+            NonFiniteError: If the gradient was not finite in as many consecutive updates as the recipe allows.
         """
         ...
 
     def end_step(self) -> None:
-        """End a step, with or without updates; schedules advance."""
+        """End a training step: the learning rate schedule advances, also if the step had no update."""
         ...
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the current weights by name, for an engine to load."""
+        """Return the current weights by parameter name, for an engine to load."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything but the weights that determines the next update."""
+        """Return the state that determines the next updates, except the weights, for a checkpoint."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of `state_dict`."""
+        """Restore the state that `state_dict` returned, when a run resumes."""
         ...
 
 
