@@ -30,7 +30,7 @@ from safetensors.torch import load_file
 from circumstances import circumstances
 from import_paths import python_path
 from learner import SETTINGS, build_forks, build_groups
-from whetstone.learning.packing import Piece
+from whetstone.learning.packing import PackedPiece
 from whetstone.scaling.distributed_learner.load_balancing import compute_balance, partition_segments
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -107,7 +107,7 @@ def measure_balance(ranks: Sequence[int]) -> dict[str, dict[str, float]]:
     return balance
 
 
-def cost(piece: Piece) -> float:
+def cost(piece: PackedPiece) -> float:
     """Return the cost of a piece for a model with 4 layers and 128 hidden units."""
     return 6 * piece.tokens * 4 * (4 * 128**2 + 3 * 128 * 384) + 12 * piece.pairs * 4 * 128
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.segments import forked_segments, segment
 from support.slow import examples
-from whetstone.learning.packing import Piece, pack_segments
+from whetstone.learning.packing import PackedPiece, pack_segments
 from whetstone.scaling.distributed_learner.group_passes import assign_passes, pad_round
 from whetstone.scaling.distributed_learner.load_balancing import compute_balance, partition_pieces, partition_segments
 from whetstone.scaling.distributed_learner.shard_passes import Pass
@@ -76,7 +76,7 @@ def test_every_rank_has_equally_many_passes_and_padding_counts_nowhere(batch, ra
     budget=st.integers(50, 600),
 )
 def test_two_ranks_differ_by_at_most_the_most_expensive_pass(sizes, ranks, budget):
-    pieces = [Piece((i,), tokens, pairs) for i, (tokens, pairs) in enumerate(sizes)]
+    pieces = [PackedPiece((i,), tokens, pairs) for i, (tokens, pairs) in enumerate(sizes)]
     rounds = partition_pieces(pieces, ranks, token_budget=budget, cost=cost)
     assert sorted(i for row in rounds for slot in row for i in slot) == list(range(len(pieces)))
     of_slot = [[sum(cost(pieces[i]) for i in slot) for slot in row] for row in rounds]
@@ -91,7 +91,7 @@ def test_two_ranks_differ_by_at_most_the_most_expensive_pass(sizes, ranks, budge
 @examples(60)
 @given(sizes=st.lists(st.integers(1, 100), min_size=1, max_size=40), ranks=st.integers(1, 6))
 def test_ranks_differ_by_at_most_one_piece_in_a_round_with_enough_memory(sizes, ranks):
-    pieces = [Piece((i,), tokens, 0) for i, tokens in enumerate(sizes)]
+    pieces = [PackedPiece((i,), tokens, 0) for i, tokens in enumerate(sizes)]
     rounds = partition_pieces(pieces, ranks, token_budget=10**6, cost=cost)
     assert len(rounds) == 1
     loads = [sum(sizes[i] for i in slot) for slot in rounds[0]]
@@ -100,7 +100,7 @@ def test_ranks_differ_by_at_most_one_piece_in_a_round_with_enough_memory(sizes, 
 
 def test_most_expensive_trees_are_assigned_first():
     # 8 and 7 to one each; 6 joins 7 (13), 5 joins 8 (13), 4 joins either (17): 17 and 13
-    pieces = [Piece((i,), tokens, 0) for i, tokens in enumerate([4, 5, 6, 7, 8])]
+    pieces = [PackedPiece((i,), tokens, 0) for i, tokens in enumerate([4, 5, 6, 7, 8])]
     ((one, other),) = partition_pieces(pieces, 2, token_budget=100, cost=cost)
     assert sorted(map(sorted, (one, other))) == [[0, 1, 4], [2, 3]]
 

@@ -1,4 +1,4 @@
-"""Credit and losses as pure functions: tensors in, tensors out; each cites its source."""
+"""Credit assignment and losses as pure functions: tensors in, tensors out; each cites its source."""
 
 from whetstone.algorithms.advantage_transforms import ADVANTAGE_TRANSFORMS as ADVANTAGE_TRANSFORMS
 from whetstone.algorithms.advantages import (

@@ -22,6 +22,7 @@ from torch import Tensor
 from whetstone.trajectory import RemovalScope
 
 Level = Literal["trajectory", "turn", "token"]
+"""Axis of a column: one number per trajectory, per turn, or per action token."""
 
 PerTrajectory = Annotated[Tensor, "trajectory"]
 """[N] one number per trajectory."""
@@ -33,11 +34,12 @@ PerToken = Annotated[Tensor, "token"]
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Advantages, and the targets of the critics that they were computed from."""
+    """Advantages of an estimator, with the targets of the critics that they were computed from."""
 
     advantages: Tensor
+    """[N], [M] or [K] advantages, by the level of the estimator."""
     targets: Mapping[str, Tensor] = field(default_factory=dict)
-    """Name of a critic's column → targets of the same length; NaN for values that are not trained."""
+    """Name of a critic's column → targets with the length of that column; NaN for values that are not trained."""
 
 
 CreditPerTurn = Annotated[Credit, "turn"]
@@ -55,20 +57,25 @@ Weight = Annotated[Tensor, "trajectory", RemovalScope.WEIGHT]
 
 
 def column_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the columns that a function reads: its positional parameters, in their order."""
+    """Return the columns that a function reads: the names of its positional parameters, in order."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     return tuple(name for name, p in inspect.signature(_unwrap_partial(function)).parameters.items() if p.kind in kinds)
 
 
 def annotated_level(function: Callable[..., Any], column: str = "return") -> Level:
-    """Return the axis of a column or of the return value; `trajectory` if it has no annotation."""
+    """Return the annotated axis of a parameter or of the return value; `trajectory` without an annotation.
+
+    Args:
+        function: Estimator, shaping function, filter or transform.
+        column: Name of the parameter; `return` for the return value.
+    """
     hint = get_type_hints(_unwrap_partial(function), include_extras=True).get(column)
     metadata: tuple[str, ...] = getattr(hint, "__metadata__", ())
     return cast(Level, next((each for each in metadata if each in ("trajectory", "turn", "token")), "trajectory"))
 
 
 def annotated_removal_scope(function: Callable[..., Any]) -> RemovalScope:
-    """Return the removal scope of a filter; the loss only if it has no annotation."""
+    """Return the annotated removal scope of a credit filter; `LOSS_ONLY` without an annotation."""
     return next((each for each in _return_metadata(function) if isinstance(each, RemovalScope)), RemovalScope.LOSS_ONLY)
 
 

@@ -34,27 +34,32 @@ Over = Literal["sampled", "expert", "all", "critic"]
   predictions.
 """
 Schedule = Callable[[int, int], float]
-"""(steps of the stage so far; position in the schedules of the stage, which follows its budget too) → number."""
+"""(steps of the stage so far, position in the schedules of the stage, which also follows its budget) → number."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossTerm:
-    """One summand of the loss of an update."""
+    """Summand of the loss of an update, as data.
+
+    Created from a recipe's settings (`loss_expansion.py`) and from its `loss_terms`.
+    """
 
     name: str
-    """Unique among the terms; the term is reported as `loss/NAME`."""
+    """Unique name of the term, which is reported as `loss/NAME`."""
     function: Callable[..., TokenLoss]
-    """Columns, each [T], by the names of its parameters → loss per token and metrics."""
+    """Columns, [T] each, by the names of its parameters → loss per token and metrics."""
     weight: float | Schedule = 1.0
+    """Factor of the term, or its schedule over the stage."""
     over: Over = "sampled"
+    """Tokens that the term and its mean are over; see `Over`."""
     correction: Callable[..., Any] | None = None
     """Columns → [T] importance weights of the term's losses; None: 1."""
     scheduled: Mapping[str, Schedule] = field(default_factory=dict)
-    """Options of the function that change during the stage."""
+    """Schedules of options of the function, by option."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that the term reads."""
+        """Names of the columns that the term and its correction read."""
         corrected = column_names(self.correction) if self.correction is not None else ()
         return (*column_names(self.function), *corrected)
 
@@ -62,6 +67,8 @@ class LossTerm:
         """Return the term at a step of the stage, with numbers instead of schedules.
 
         Args:
+            step: Number of steps made.
+            position: Position in the schedules of the stage, in steps.
             scale: Factor of the weight.
         """
         weight = self.weight(step, position) if callable(self.weight) else self.weight

@@ -194,7 +194,7 @@ class SlotForward:
         *,
         everywhere: bool,
     ) -> Tensor:
-        """Compute the logits of `compute_logits` by compiled blocks, with all tokens in one list and without padding."""
+        """Compute the logits of `compute_logits` by compiled blocks, with all tokens in one list."""
         lengths = torch.tensor([len(tokens) for tokens in new])
         for row, start, tokens in zip(rows, starts, new, strict=True):
             self.cache.origins.record_write(row, start, start + len(tokens))

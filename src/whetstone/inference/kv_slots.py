@@ -183,7 +183,7 @@ class KVSlots:
         row.stale = False
 
     def _longest(self, prompt: Sequence[int], usable: int) -> tuple[KVSlot | None, int, int]:
-        """Return (slot with the longest computed prefix, its length, maximum length of a computed or promised prefix)."""
+        """Return (slot with the longest computed prefix, its length, longest computed or promised length)."""
         best: tuple[KVSlot | None, int] = (None, 0)
         coming = 0
         candidates: dict[KVSlot, None] = {}

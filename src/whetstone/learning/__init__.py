@@ -1,1 +1,1 @@
-"""Training of the policy: columns, advantages, losses, packing, optimizers, and the learner that combines them."""
+"""Learning: credit assignment, losses, forward and backward passes, optimizers and critics of a policy in training."""

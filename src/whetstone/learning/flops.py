@@ -22,11 +22,12 @@ from whetstone.learning.packing import MicroBatch
 from whetstone.policies import get_setting, peak_memory
 
 MEASURED_NUMBERS = 4096
-"""Numbers of each tensor whose change is measured; a copy of all of them would double the weights' memory."""
+"""Maximum number of elements of each tensor whose change is measured. A copy of all would double the memory of the
+weights."""
 
 
 class Flops:
-    """Floating-point operations of forward and backward passes; a multiply-add counts as two.
+    """Counts floating-point operations of forward and backward passes; a multiply-add counts as two.
 
     Args:
         dtype: Precision of the operations.
@@ -62,17 +63,26 @@ class Flops:
         return 6 * tokens * self._body + 12 * pairs * self._pair
 
     def utilization(self, flops: int, seconds: float) -> float:
-        """Return the fraction of the rate of a large matrix product on this machine (MFU)."""
+        """Return the model FLOPs utilization (MFU): the fraction of the rate of a large matrix product.
+
+        Args:
+            flops: Floating-point operations.
+            seconds: Duration, in seconds.
+        """
         return flops / seconds / peak_flops(self._device.type, self._dtype)
 
 
 @functools.cache
 def peak_flops(device: str, dtype: torch.dtype) -> float:
-    """Measure the operations per second of a large matrix product, once.
+    """Measure the floating-point operations per second of a large matrix product; cached.
 
-    The numbers are not constant: on a GPU a product of ones takes less power and runs faster than one of real weights.
-    If memory does not suffice, a smaller product is measured. The size is small compared with a model, because its
-    memory counts in the peak that a run reports.
+    Real numbers are multiplied: on a GPU a product of ones takes less power and runs faster. If memory does not
+    suffice, a smaller product is measured. The size is small compared with a model, because its memory counts in the
+    peak that a run reports.
+
+    Args:
+        device: Type of the device, such as `cpu`.
+        dtype: Data type of the product.
     """
     size, repeats = (4096, 8) if device in ("cuda", "xpu") else (1024, 1)
     while True:
@@ -98,14 +108,18 @@ def _product_flops(size: int, repeats: int, device: str, dtype: torch.dtype) -> 
 
 
 class UpdateNorm:
-    """Relative change of the weights in an update, from up to 4,096 numbers of each tensor."""
+    """Measures the relative change of weights in an update, from up to 4,096 elements of each tensor.
+
+    Args:
+        parameters: Parameters before the update.
+    """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self._before = [self._some(p).clone() for p in parameters]
 
     def ratio(self) -> float:
-        """Return ‖Δw‖ / ‖w‖ since this object was created."""
+        """Return ‖Δw‖ / ‖w‖ since this object was created; 0 without parameters."""
         if not self._before:
             return 0.0
         moved = torch.stack([(self._some(p) - b).norm() for p, b in zip(self._parameters, self._before, strict=True)])
@@ -117,10 +131,7 @@ class UpdateNorm:
 
 
 def peak_memory_gib(device: torch.device) -> float:
-    """Return the peak memory in GiB.
-
-    It is that of the device if it has its own memory, else of this process.
-    """
+    """Return the peak memory of a device in GiB; that of this process for the CPU."""
     peak = peak_memory(device)
     if peak is not None:
         return peak / 2**30

@@ -1,5 +1,8 @@
 """Learner that updates a policy on the groups of a step: credit, old log-probs, minibatches and epochs.
 
+Before the first update of a step is applied, the sampler's log-probs are compared with the learner's
+(`check_mismatch`).
+
 Note:
     In the first update of a step the old policy is the one being differentiated, so its forward pass yields the old
     log-probs. Every later update needs log-probs from before the step.
@@ -47,15 +50,15 @@ from whetstone.seeding import derive_seed
 from whetstone.trajectory import Author, Segment
 
 _PER_UPDATE = ("loss/", "update/", "throughput/", "memory/")
-"""Prefixes of metrics with one number per update; all others are means over its tokens."""
+"""Prefixes of metrics that are averaged over the updates of a step; all others are averaged over tokens."""
 
 
 class LocalLearner:
     """Learner in this process; see `protocol.Learner`.
 
     Args:
-        trainer: Policy with its optimizer.
-        spec: How to train on groups; None if only demonstrations are imitated.
+        trainer: Policy in training with its optimizer.
+        spec: Specification of the updates on groups; None: the learner only imitates.
     """
 
     def __init__(self, trainer: ModelTrainer, spec: LearningSpec | None = None) -> None:
@@ -64,21 +67,22 @@ class LocalLearner:
 
     @property
     def spec(self) -> LearningSpec:
-        """Specification of the training on groups."""
+        """Specification of the updates on groups.
+
+        Raises:
+            ValueError: If the learner was created without one.
+        """
         if self._spec is None:
             raise ValueError("this learner only imitates; create it with a spec to train it on groups")
         return self._spec
 
     @property
     def token_budget(self) -> int:
-        """See `protocol.Learner`."""
+        """Maximum number of tokens of one forward pass; see `Learner.token_budget`."""
         return self.trainer.token_budget
 
     def update(self, batch: UpdateBatch) -> UpdateResult:
-        """Make one update per minibatch and epoch; see `protocol.Learner`.
-
-        Each update is made on its part of the groups.
-        """
+        """Make one update per minibatch and epoch on the groups of a step; see `Learner.update`."""
         outer = batch.outer_rate != 1
         before = (
             [parameter.detach().clone() for parameter in self.trainer.policy.trainable_parameters()] if outer else []
@@ -162,7 +166,7 @@ class LocalLearner:
         return UpdateResult(metrics, batch_credit.sizes)
 
     def evaluate_loss(self, batch: UpdateBatch) -> dict[str, float]:
-        """Compute the loss without an update; see `protocol.SupportsEvaluate`."""
+        """Compute the loss of groups without an update; see `SupportsEvaluate`."""
         spec, trainer = self.spec, self.trainer
         trajectories, columns = index_groups(batch.groups), partial(batch_columns, spec, trainer)
         batch_credit = assign_credit(spec.credit, trajectories, len(batch.groups), columns)
@@ -176,11 +180,11 @@ class LocalLearner:
         return loss_metrics | term_metrics | compute_logprob_mismatch([minibatch], batch.version)
 
     def imitate(self, segments: Sequence[Segment]) -> UpdateResult:
-        """See `protocol.Learner`."""
+        """Make one supervised update on the action tokens of segments; see `Learner.imitate`."""
         return UpdateResult(self.trainer.step(segments, _imitation))
 
     def end_step(self) -> None:
-        """See `protocol.Learner`."""
+        """End a training step: advance the schedule, and move the reference model if it is due."""
         self.trainer.optimizers.advance()
         if self._spec is None or self._spec.settings.reference_sync_steps is None:
             return
@@ -194,15 +198,15 @@ class LocalLearner:
         return self.trainer.applied_steps + (process.trainer.applied_steps if process is not None else 0)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """See `protocol.Learner`."""
+        """Return the current weights by parameter name."""
         return dict(self.trainer.policy.model.named_parameters())
 
     def state_dict(self) -> dict[str, Any]:
-        """See `protocol.Learner`."""
+        """Return the state of optimizer, metrics and other members, for a checkpoint."""
         return self.trainer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `protocol.Learner`."""
+        """Restore the state that `state_dict` returned."""
         self.trainer.load_state_dict(state)
 
     def _adapt_spec(self, batch: UpdateBatch) -> LearningSpec:
@@ -215,7 +219,10 @@ class LocalLearner:
         return replace(self.spec, settings=once, credit=CreditParts(advantage=_recorded))
 
     def _measures_noise(self, spec: LearningSpec, batch: UpdateBatch, groups: int) -> bool:
-        """Return whether this step measures `gradient_noise`: at intervals, if only groups make up its gradient."""
+        """Return whether this step measures the gradient noise scale.
+
+        It is measured at intervals, and only if the gradient has no part other than that of groups.
+        """
         others = batch.demonstrations or batch.for_critic or batch.recorded_advantages
         on = spec.settings.measure_noise_scale and groups > 1 and not others
         return on and self.trainer.optimizers.done % interval_steps(groups) == 0
@@ -228,7 +235,15 @@ class LocalLearner:
         part: Sequence[int],
         noise: EmbeddingNoise | None,
     ) -> float:
-        """Return the norm of the sum of the gradients of some groups, in units of the update's gradient."""
+        """Return the norm of the sum of the gradients of some groups, in units of the update's gradient.
+
+        Args:
+            batch: Minibatch of the update.
+            loss: Loss of the update.
+            groups: Segments of each group of the minibatch.
+            part: Indices of the groups that are summed.
+            noise: Embedding noise of the update.
+        """
         owners = chain.from_iterable([number] * len(group) for number, group in enumerate(groups))
         places = [i for i, owner in enumerate(owners) if owner in part and i not in batch.flat]
         if not places:
@@ -239,11 +254,11 @@ class LocalLearner:
         )
 
     def _step_scale(self, batch: Minibatch) -> dict[str, Any]:
-        """Return the temperature and the divisor of a step on a minibatch."""
+        """Return temperature and divisor of a minibatch, as options of `ModelTrainer.step`."""
         return {"temperature": self.spec.temperature, "divisor": batch.divisor}
 
     def _interpolate(self, before: Sequence[Tensor], rate: float) -> None:
-        """Move the weights only by a fraction of an update; see `UpdateBatch.outer_rate`."""
+        """Move the weights back to a fraction of the step's change; see `UpdateBatch.outer_rate`."""
         with torch.no_grad():
             for parameter, was in zip(self.trainer.policy.trainable_parameters(), before, strict=True):
                 parameter.copy_(reptile_step(was, parameter, rate=rate))
@@ -252,7 +267,7 @@ class LocalLearner:
     def _with_batch(
         self, spec: LearningSpec, batch_credit: BatchCredit, batch: Minibatch, loss: UpdateLoss
     ) -> dict[str, float]:
-        """Add to a loss the terms that are computed over the whole update first. Returns metrics."""
+        """Compute the loss terms that need the whole update, and add them to the loss; return their metrics."""
         loss.usual_entropies = self.trainer.entropies.mean_entropies()
         metrics = {}
         if get_sequence_level(spec.objective) is not None:
@@ -266,7 +281,13 @@ class LocalLearner:
 def batch_columns(
     spec: LearningSpec, trainer: ModelTrainer | None, trajectories: Sequence[IndexedTrajectory]
 ) -> Columns:
-    """Return the columns of trajectories in this run."""
+    """Create the columns of trajectories for the current step.
+
+    Args:
+        spec: Specification of the updates.
+        trainer: Trainer that computes log-probs and values; None: no model is available.
+        trajectories: Trajectories of the batch.
+    """
     step, sources = trainer.optimizers.done if trainer is not None else 0, spec.column_sources
     return Columns(
         trajectories,
@@ -283,9 +304,13 @@ def batch_columns(
 
 
 def rate_scale(groups: Sequence[Sequence[CreditedSegment]], settings: ReinforcementSettings) -> float:
-    """Return the factor of the learning rate for an update on `groups`.
+    """Return the factor of the learning rate for an update: the fraction of `full_rate_groups` with a signal.
 
-    See `reinforcement.full_rate_groups`.
+    At most 1; 1 if `reinforcement.full_rate_groups` is not set.
+
+    Args:
+        groups: Segments of each group of the update.
+        settings: Settings of the stage.
     """
     if settings.full_rate_groups is None:
         return 1.0
@@ -351,9 +376,9 @@ def _average_reports(reports: Sequence[tuple[int, Mapping[str, float]]]) -> dict
 def _convert_sequence_loss(
     spec: LearningSpec, trainer: ModelTrainer, batch_credit: BatchCredit, batch: Minibatch, loss: UpdateLoss
 ) -> dict[str, float]:
-    """Convert an objective on sequence log-probs to one on tokens, at the current weights.
+    """Convert an objective on sequence log-probs to a loss per token at the current weights.
 
-    Returns metrics.
+    The loss is changed in place. Returns metrics.
     """
     learner_logprobs = trainer.logprobs(batch.segments, temperature=spec.temperature)
     count = len(batch.credited)
@@ -382,13 +407,17 @@ def _by_coefficients(learner_logprobs: Tensor, coefficients: Tensor, shares: Ten
 
 
 def compute_logprob_mismatch(batches: Sequence[Minibatch], version: int | None) -> dict[str, float]:
-    """Compute the mismatch between sampler and learner log-probs on the tokens of a step.
+    """Compute the mismatch of sampler and learner log-probs on the tokens of a step.
 
     The learner's log-probs are those before any update of the step. Tokens of older weights, or sampled in another
-    context than the one that is trained, are reported as `policy/staleness_kl`.
+    context than the trained one, measure staleness (`policy/staleness_kl`), not a mismatch.
 
     Args:
-        version: Version of the current weights; None: all tokens were sampled with them.
+        batches: Minibatches of the step.
+        version: Policy version of the current weights; None: all tokens were sampled with them.
+
+    Returns:
+        Metrics `sampler/mismatch_*` and `policy/staleness_kl`; empty without a sampled token.
     """
     learner_parts, sampler_parts, current_parts = [], [], []
     for batch in batches:
@@ -421,12 +450,18 @@ def compute_logprob_mismatch(batches: Sequence[Minibatch], version: int | None) 
 def check_mismatch(
     batches: Sequence[Minibatch], loss: UpdateLoss, version: int | None, settings: ReinforcementSettings
 ) -> None:
-    """Check the mismatch before the first gradient of a step is applied.
+    """Check the mismatch of sampler and learner before the first gradient of a step is applied.
 
-    The first forward pass of the step has computed the learner's log-probs.
+    The learner's log-probs are those of the first forward pass of the step.
+
+    Args:
+        batches: Minibatches of the step.
+        loss: Loss of the first update, which has the learner's log-probs.
+        version: Policy version of the current weights; None: all tokens were sampled with them.
+        settings: Settings of the stage, with `max_mismatch_kl`.
 
     Raises:
-        MismatchError: The mismatch exceeds `reinforcement.max_mismatch_kl`.
+        MismatchError: If the mismatch exceeds `reinforcement.max_mismatch_kl`.
     """
     batches[0].before = list(loss.old)
     mismatch_kl = compute_logprob_mismatch(batches, version).get("sampler/mismatch_kl", 0.0)
@@ -440,4 +475,4 @@ def check_mismatch(
 
 
 def skip_mismatch_check() -> None:
-    """Skip the check: only the first update of a step uses the weights that sampled."""
+    """Do nothing, for updates after the first of a step, whose weights did not sample the tokens."""

@@ -48,26 +48,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PROCESS = "implicit_prm"
-"""Name of the member that is an implicit process reward model."""
+"""Name of the member that is the implicit process reward model."""
 SMALLEST_BUDGET = 64
-"""Minimum number of tokens of a forward pass; smaller budgets are not halved again."""
+"""Number of tokens of a forward pass below which the budget is not halved again."""
 _ANY_LENGTH = 2**62
 
 
 class PastEntropies:
-    """Entropies at each turn in recent updates."""
+    """Mean entropies at each turn in recent updates, for losses that read `usual_entropies`.
+
+    Args:
+        window: Number of updates that are kept.
+    """
 
     def __init__(self, window: int = 10) -> None:
         self.window = window
         self.updates: list[dict[int, tuple[float, int]]] = []
-        """By turn, (sum, tokens), the oldest first."""
+        """Per update, (sum of entropies, number of tokens) by turn, the oldest update first."""
 
     def add(self, entropies: dict[int, tuple[float, int]]) -> None:
-        """Add the entropies of one more update."""
+        """Add the entropies of an update, (sum, number of tokens) by turn, and drop the oldest update."""
         self.updates = [*self.updates, entropies][-self.window :]
 
     def mean_entropies(self) -> Tensor:
-        """Return [turns] the mean over the window; NaN for a turn without an update."""
+        """Return [turns] mean entropies over the window; NaN for a turn that no update had."""
         turns = 1 + max((turn for update in self.updates for turn in update), default=-1)
         past = torch.zeros(2, max(1, len(self.updates)), turns, dtype=torch.float64)
         for k, update in enumerate(self.updates):
@@ -77,14 +81,16 @@ class PastEntropies:
 
 
 class ModelTrainer:
-    """A policy in training and its optimizer.
+    """Policy in training with its optimizer: computes log-probs and makes optimizer steps.
+
+    Created by a learner for each stage.
 
     Args:
-        policy: Its weights are changed in place.
+        policy: Policy whose weights are changed in place.
         settings: Optimizer, schedule, and layout of forward passes.
         members: Other models by name: `reference`, `teacher`, which can be the policy itself, and `implicit_prm`.
             Without a reference, it is the policy without its adapters.
-        passes: Computes the forward passes, those of reference and teacher included; None: this process.
+        passes: Computes the forward passes, also those of reference and teacher; None: this process does.
     """
 
     def __init__(
@@ -103,22 +109,23 @@ class ModelTrainer:
         self.applied_steps = 0
         """Number of optimizer steps since this object was built; one that failed while it changed weights counts."""
         self.out_of_memory = 0
-        """Number of times that memory did not suffice."""
+        """Number of times that memory did not suffice for a forward pass."""
         self.moved_reference = False
         """Whether the reference differs from the one at the start of the stage."""
         self.watch: Watch | None = None
-        """Receives every micro-batch of an update before its backward pass, to explain the update."""
+        """Receives every micro-batch of an update before its backward pass, to explain the update; None: nothing
+        does."""
         self.entropies = PastEntropies()
         self.gradient_noise = GradientNoise()
 
     @property
     def optimizers(self) -> Optimizers:
-        """Optimizers and schedule of the stage."""
+        """Optimizers and learning rate schedule of the stage."""
         return self.passes.optimizers
 
     @property
     def token_budget(self) -> int:
-        """Maximum number of tokens of one forward pass; halved if memory did not suffice."""
+        """Maximum number of tokens of one forward pass; halved when memory runs out."""
         return self.passes.token_budget
 
     @property
@@ -143,29 +150,33 @@ class ModelTrainer:
         agreed: Callable[[], None] = lambda: None,
         noise: EmbeddingNoise | None = None,
     ) -> dict[str, float]:
-        """Make one optimizer step on the mean loss of all action tokens in `segments`.
+        """Make one optimizer step on the mean loss of all action tokens of `segments`.
 
-        Nothing is updated without an action token, if the gradient is 0 (all advantages 0), or if it is not finite.
+        No step is made without an action token, if the gradient is 0 (all advantages 0), or if it is not finite.
         `update/skipped_fraction` is then 1.
 
-        `loss/total` and its terms (`loss/…`) are sums over the tokens, divided by the divisor. Every other metric is a
-        mean over the policy's own action tokens, whatever their credit, or over an expert's if there are no others.
+        If memory does not suffice, the update is repeated with passes of half the size, and later updates use that size
+        too.
 
         Args:
+            segments: Segments of the update.
+            loss_of: Computes the loss of each action token of a micro-batch.
             temperature: Divisor of the logits in sampling; log-probs are computed with the same.
-            divisor: Number of tokens that the loss is divided by; by default those in `segments`.
+            divisor: Number of tokens by which the loss is divided; None: the number of action tokens in `segments`.
             flat: Indices of segments without a gradient, whatever the weights: they are computed once, for metrics
                 only.
             critic_only: Whether only critics are updated.
             agreed: Called after the gradient is computed and before it is applied. If it raises an error, nothing is
                 applied.
-            noise: Embedding noise of a second forward pass, for losses that compare with it.
+            noise: Embedding noise of a second forward pass, for losses that compare the two; None: one pass.
 
-        If memory does not suffice, this update is repeated with passes of half the size, and later updates use that
-        size too.
+        Returns:
+            Metrics. `loss/total` and its terms (`loss/…`) are sums over the tokens, divided by the divisor. Every other
+            metric is a mean over the policy's own action tokens, whatever their credit, or over an expert's if there
+            are no others.
 
         Raises:
-            NonFiniteError: The gradient was not finite in as many consecutive updates as the recipe allows.
+            NonFiniteError: If the gradient was not finite in as many consecutive updates as the recipe allows.
         """
         total = sum(map(action_tokens, segments))
         if total == 0:
@@ -207,9 +218,14 @@ class ModelTrainer:
         divisor: int,
         noise: EmbeddingNoise | None = None,
     ) -> float:
-        """Compute the norm of the gradient of the loss over `segments`; see `step`.
+        """Compute the norm of the gradient of a loss, without an optimizer step.
 
-        The gradient is dropped.
+        Args:
+            segments: Segments of the loss.
+            loss_of: Computes the loss of each action token of a micro-batch.
+            temperature: Divisor of the logits in sampling.
+            divisor: Number of tokens by which the loss is divided.
+            noise: Embedding noise; see `step`.
         """
         try:
             self._gradient(GradientRequest(segments, loss_of, divisor, temperature, noise=noise))
@@ -220,28 +236,34 @@ class ModelTrainer:
     def evaluate_loss(
         self, segments: Sequence[Segment], loss_of: TokenLossFunction, *, temperature: float = 1.0, divisor: int
     ) -> dict[str, float]:
-        """Return the loss metrics of `step`, without a gradient or a step."""
+        """Compute the loss metrics of `step`, without a gradient or an optimizer step.
+
+        Args:
+            segments: Segments of the loss.
+            loss_of: Computes the loss of each action token of a micro-batch.
+            temperature: Divisor of the logits in sampling.
+            divisor: Number of tokens by which the loss is divided.
+        """
         everything = range(len(segments))
         return self._gradient(GradientRequest(segments, loss_of, divisor, temperature, everything)).metrics()
 
     def logprobs(self, segments: Sequence[Segment], *, temperature: float = 1.0, of: Whose = "policy") -> list[Tensor]:
-        """Return [A] log-probs of each segment's action tokens, in their order, on the policy's device.
+        """Compute [A] log-probs of each segment's action tokens, on the policy's device.
 
         Args:
-            of: Whose log-probs: those of the policy in training, of the reference, or of the teacher.
+            segments: Segments.
+            temperature: Divisor of the logits in sampling.
+            of: Model: the policy in training, the reference, or the teacher.
 
         Raises:
-            ValueError: There is no teacher.
+            ValueError: If there is no teacher.
         """
         if of == "teacher" and "teacher" not in self.members:
             raise ValueError("there is no teacher")
         return self._read(ReadRequest(segments, temperature=temperature, whose=of))["logprobs"]
 
     def values(self, segments: Sequence[Segment], *, temperature: float = 1.0) -> list[Tensor]:
-        """Return [A, heads] critic values per segment.
-
-        Each is the value of the state before an action token.
-        """
+        """Compute [A, heads] critic values of the state before each action token, per segment."""
         return self._read(ReadRequest(segments, ("values",), temperature))["values"]
 
     def show(
@@ -251,7 +273,13 @@ class ModelTrainer:
         *,
         temperature: float = 1.0,
     ) -> None:
-        """Pass log-probs and entropies of every segment, at the current weights, to a function, as a micro-batch."""
+        """Pass log-probs and entropies of every segment at the current weights to a function, as micro-batches.
+
+        Args:
+            segments: Segments.
+            to: Receives outputs and micro-batch of one segment at a time.
+            temperature: Divisor of the logits in sampling.
+        """
         columns = self._read(ReadRequest(segments, ("logprobs", "entropies"), temperature))
         for i, segment in enumerate(segments):
             if action_tokens(segment):
@@ -261,11 +289,14 @@ class ModelTrainer:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Predictions of the critic, column by column."""
+        """Names of the critic's heads, in the order of the value columns; empty without a critic."""
         return self.policy.critic.heads if self.policy.critic is not None else ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of optimizer, metrics and other members; the weights are saved as a model folder."""
+        """Return the state of optimizer, metrics and other members, for a checkpoint.
+
+        The weights of the policy are saved separately, as a model folder.
+        """
         state = self.optimizers.state_dict() | {"entropies": self.entropies.updates}
         state[MEMBERS] = member_states(self.members)
         state["gradient_noise"] = self.gradient_noise.state_dict()
@@ -274,7 +305,7 @@ class ModelTrainer:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of `state_dict`."""
+        """Restore the state that `state_dict` returned."""
         self.optimizers.load_state_dict(state)
         self.entropies.updates = list(state.get("entropies", ()))
         self.gradient_noise.load_state_dict(state.get("gradient_noise"))
@@ -322,7 +353,7 @@ class ModelTrainer:
 
     @contextmanager
     def _smaller_if_full(self) -> Iterator[None]:
-        """Halve the tokens of a forward pass, and suppress the error, if memory does not suffice for the block."""
+        """Halve the token budget and suppress the error if memory does not suffice within the block."""
         try:
             yield
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -342,13 +373,13 @@ class ModelTrainer:
 
 
 def action_tokens(segment: Segment) -> int:
-    """Return the number of tokens of a segment that can be trained.
+    """Return the number of action tokens of a segment that can be trained.
 
-    The first token cannot, since nothing predicts it.
+    An action token at the start of a segment cannot, since no token predicts it.
     """
     return sum(segment.action_mask[1:])
 
 
 def get_action_positions(segment: Segment) -> list[int]:
-    """Return [A] the positions of the action tokens of a segment."""
+    """Return the positions of the A trainable action tokens of a segment."""
     return [place for place, trained in enumerate(segment.action_mask) if trained and place > 0]

@@ -35,14 +35,17 @@ demo's warm-up: success after 150 steps is 1 % at a factor of 1, 50 % at 0.3).""
 _BETAS = (0.9, 0.95)
 _SHARDED = "whetstone.learning.sharded_state"
 SHARDS = "shards"
-"""Key of a saved state: the folder with the shards that several processes wrote; absent if one process wrote all."""
+"""Key of a saved state: the folder with the shards that several processes wrote; absent if one process wrote the whole
+state."""
 
 
 class Optimizers:
-    """Optimizers of a stage, their schedule, and their state as one checkpoint entry.
+    """Optimizers of a stage, with their learning rate schedule and their state for checkpoints.
 
     Args:
-        of_matrices: Optimizer used instead of Muon, with the same options.
+        policy: Policy whose trainable parameters are optimized.
+        settings: Optimizer, learning rate and schedule of the stage.
+        of_matrices: Optimizer class used instead of Muon, with the same options.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class Optimizers:
     ) -> None:
         self.settings, self.done = settings, 0
         self.share = 0.0
-        """Fraction of the stage's budget that is used."""
+        """Fraction of the stage's budget that is used, from 0 to 1."""
         self.rate_scale = 1.0
         """Factor of the policy's learning rate in the next update (`reinforcement.full_rate_groups`)."""
         self.critic_only = False
@@ -92,15 +95,15 @@ class Optimizers:
 
     @property
     def all_optimizers(self) -> Sequence[Optimizer]:
-        """Optimizers of matrices, of other parameters, and of critics, as far as they exist."""
+        """Optimizers of matrices, other parameters and critics, as far as they exist."""
         return self._optimizers
 
     def rate(self) -> float:
-        """Return the learning rate of the next update of the policy."""
+        """Return the learning rate of the policy in the next update."""
         return rate_after(self.place, self.settings) * self.rate_scale
 
     def update(self) -> None:
-        """Make one update from the accumulated gradients, at the current scheduled rate."""
+        """Make one optimizer step from the accumulated gradients, at the scheduled learning rate."""
         for parameter, copy in self._kept.items():
             copy.grad = parameter.grad.to(copy.device) if parameter.grad is not None else None
         scheduled = rate_after(self.place, self.settings) / self.settings.learning_rate
@@ -116,15 +119,15 @@ class Optimizers:
                 copy.grad = None
 
     def _updated(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
-        """Return the parameters that an optimizer changes instead of these: themselves, or CPU copies."""
+        """Return the parameters that an optimizer changes: the given ones, or their CPU copies."""
         return [self._kept.get(p, p) for p in parameters]
 
     def advance(self) -> None:
-        """End a training step, which may have had several updates or none."""
+        """Advance the schedule by one training step, which may have had several updates or none."""
         self.done += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that determines the next updates, for a checkpoint."""
+        """Return the state that determines the next updates, for a checkpoint."""
         return {
             "done": self.done,
             "share": self.share,
@@ -132,7 +135,7 @@ class Optimizers:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of `state_dict`."""
+        """Restore the state that `state_dict` returned."""
         self.done, self.share = state["done"], state.get("share", 0.0)
         saved = state["optimizers"]
         if state.get(SHARDS) is not None:
@@ -144,13 +147,13 @@ class Optimizers:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Update the CPU copies after weights were changed elsewhere."""
+        """Update the CPU copies of offloaded parameters after weights were changed elsewhere."""
         for parameter, copy in self._kept.items():
             copy.copy_(parameter)
 
 
 def rate_after(done: float, settings: OptimizerSettings) -> float:
-    """Return the learning rate of the step after `done` steps of a stage."""
+    """Return the scheduled learning rate of the step after `done` steps of a stage."""
     return settings.learning_rate * schedule_factor(
         done,
         settings.steps,
@@ -161,9 +164,9 @@ def rate_after(done: float, settings: OptimizerSettings) -> float:
 
 
 def iteration_dtype(optimizer: str, device: torch.device) -> str:
-    """Return the precision of Muon's iteration that `optimizer` names.
+    """Return the precision of Muon's iteration that an optimizer name selects.
 
-    `muon` selects the faster precision on the device.
+    `muon` selects the faster precision on the device; `muon_bfloat16` and `muon_float32` name it.
     """
     return optimizer.removeprefix("muon_") if optimizer != "muon" else str(fast_dtype(device)).removeprefix("torch.")
 
@@ -176,18 +179,20 @@ def _kept_copy(parameter: Tensor) -> torch.nn.Parameter:
 def schedule_factor(
     done: float, steps: int, *, warmup_fraction: float, decay_fraction: float, decay: str = "linear"
 ) -> float:
-    """Return the factor of the learning rate: warmup, constant, decay.
+    """Return the factor of the learning rate for warmup, constant phase and decay.
 
-    Constant throughout is the constant schedule; decay throughout is the cosine or linear schedule; constant and a
-    decay at the end is warmup-stable-decay. Neither the first step of a warmup nor the last of a decay has factor 0:
-    every step changes the weights.
+    The constant phase can be empty: decay throughout is the cosine or linear schedule; a decay at the end is
+    warmup-stable-decay. Neither the first step of a warmup nor the last of a decay has factor 0, so every step changes
+    the weights.
 
     Args:
         done: Number of steps before this one.
-        steps: Number of all steps.
-        decay: `linear`, or `cosine`: half a wave.
+        steps: Number of steps of the stage.
+        warmup_fraction: Fraction of the steps with a linear increase, in [0, 1].
+        decay_fraction: Fraction of the steps with a decrease, in [0, 1].
+        decay: Form of the decrease: `linear`, or `cosine` (half a wave).
 
-    Source: cosine: Loshchilov and Hutter 2017, arXiv:1608.03983; level and down: Hu et al. 2024, arXiv:2404.06395.
+    Source: cosine: Loshchilov and Hutter 2017, arXiv:1608.03983; warmup-stable-decay: Hu et al. 2024, arXiv:2404.06395.
     """
     warmup, falls = warmup_fraction * steps, decay_fraction * steps
     rising = (done + 1) / (warmup + 1)
@@ -207,10 +212,10 @@ def _decaying(parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
 
 
 def check_optimizer(settings: OptimizerSettings) -> None:
-    """Check that an optimizer is available.
+    """Check that the optimizer of a stage is available.
 
     Raises:
-        RecipeError: Its package is not installed, or it does not support the device.
+        RecipeError: If its package is not installed, or it does not support the device.
     """
     if settings.optimizer == "adamw_8bit" and settings.optimizer_offload:
         raise RecipeError("adamw_8bit computes on a GPU; with optimizer_offload: true, use adamw or muon")

@@ -25,10 +25,13 @@ from whetstone.trajectory import Author, Media, Segment, TokenSequence
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One forward pass: B segments with A action tokens, computed as T tokens, read at R rows."""
+    """Input of one forward pass: B segments with A action tokens, computed as T tokens, read at R rows.
+
+    Created by `pack_segments`.
+    """
 
     indices: tuple[int, ...]
-    """[B] index of each segment in the packed sequence."""
+    """[B] index of each segment in the list that was packed."""
     counts: tuple[int, ...]
     """[B] number of action tokens of each segment."""
     ids: Tensor
@@ -57,18 +60,26 @@ class MicroBatch:
     """Media of the placeholder tokens among `ids`, each once, at their positions there."""
 
     def by_segment(self, values: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Yield (index of a segment in the packed sequence, its `values` [A])."""
+        """Yield (index of a segment in the packed list, its values [A]).
+
+        Args:
+            values: [A] or [A, …] values at the action tokens of all segments.
+        """
         yield from zip(self.indices, torch.split(values, list(self.counts)), strict=True)
 
 
 def pack_segments(
     segments: Sequence[Segment], *, token_budget: int, device: torch.device, share: bool = True
 ) -> Iterator[MicroBatch]:
-    """Yield micro-batches of at most `token_budget` tokens each.
+    """Pack segments into micro-batches of at most `token_budget` tokens.
 
-    A longer segment has its own. Every segment with an action token is in exactly one micro-batch.
+    A segment longer than the budget has a separate micro-batch. Every segment with an action token is in
+    exactly one micro-batch.
 
     Args:
+        segments: Segments to compute.
+        token_budget: Maximum number of computed tokens per micro-batch.
+        device: Device of the tensors.
         share: Whether tokens that segments share are computed once.
     """
     read, wanted, fed = _fed(segments)
@@ -78,22 +89,30 @@ def pack_segments(
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Segments that are always computed together: a tree, or a part of one with its path from the root."""
+class PackedPiece:
+    """Segments that are always computed together: a prefix tree, or a part of one with its path from the root.
+
+    Returned by `split_pieces`, to distribute segments among ranks.
+    """
 
     indices: tuple[int, ...]
-    """Ascending indices of the segments in the divided sequence."""
+    """Ascending indices of the segments in the list that was divided."""
     tokens: int
     """Number of computed tokens."""
     pairs: int
     """Number of (query, key) pairs of attention."""
 
 
-def split_pieces(segments: Sequence[Segment], *, token_budget: int, share: bool = True) -> list[Piece]:
-    """Divide segments into pieces that can be computed in parallel.
+def split_pieces(segments: Sequence[Segment], *, token_budget: int, share: bool = True) -> list[PackedPiece]:
+    """Divide segments into pieces that different ranks can compute.
 
-    Each piece has at most `token_budget` tokens, except for a longer segment. Every segment with an action token is in
+    Each piece has at most `token_budget` tokens, unless one segment is longer. Every segment with an action token is in
     exactly one piece.
+
+    Args:
+        segments: Segments to compute.
+        token_budget: Maximum number of computed tokens per micro-batch.
+        share: Whether tokens that segments share are computed once.
     """
     read, _, fed = _fed(segments)
     nodes = build_prefix_trees([_keys(tokens) for tokens in fed], share=share)
@@ -103,12 +122,12 @@ def split_pieces(segments: Sequence[Segment], *, token_budget: int, share: bool 
         runs = [(nodes[node].start, len(nodes[node])) for node in used]
         pairs = sum(n * start + n * (n + 1) // 2 for start, n in runs)
         indices = tuple(sorted(read[nodes[leaf].sequence] for leaf in load.leaves))
-        pieces.append(Piece(indices, load.tokens, pairs))
+        pieces.append(PackedPiece(indices, load.tokens, pairs))
     return pieces
 
 
 def _fed(segments: Sequence[Segment]) -> tuple[list[int], list[Keys], list[TokenSequence]]:
-    """Return (segments with an action token, positions of those in each, the tokens that each is computed from)."""
+    """Return (indices of segments with action tokens, positions of those tokens, input tokens) per segment."""
     read = [i for i, segment in enumerate(segments) if any(segment.action_mask[1:])]
     wanted = [np.flatnonzero(segments[i].action_mask) for i in read]
     wanted = [places[places > 0] for places in wanted]  # no token precedes the first, so nothing predicts it
@@ -122,10 +141,12 @@ def _keys(tokens: TokenSequence) -> Keys:
 
 @dataclass(slots=True)
 class _Load:
-    """Leaves that are computed together, and the number of their tokens below the current node."""
+    """Leaves of a prefix tree that are computed together."""
 
     leaves: list[int]
+    """Indices of the leaf nodes."""
     tokens: int
+    """Number of their tokens below the current node."""
 
 
 def _bins(nodes: Sequence[Node], budget: int) -> Iterator[list[int]]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Keys = NDArray[np.int64]
+"""[T] int64 identifiers of the tokens of a sequence; see `TokenSequence.keys`."""
 
 MIN_SAVED_TOKENS = 16
 """Minimum number of tokens that a shared run must save to become a separate node."""
@@ -26,16 +27,16 @@ MIN_SAVED_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A run of tokens that all sequences below it contain."""
+    """Node of a prefix tree: a run of tokens that all sequences below it contain."""
 
     parent: int
-    """Index of the parent in the list of nodes; -1 at a root."""
+    """Index of the parent in the list of nodes; −1 at a root."""
     start: int
-    """Position of its first token in the sequences."""
+    """Position of the node's first token in the sequences."""
     end: int
-    """Position after its last token."""
+    """Position after the node's last token."""
     sequence: int
-    """Index of a sequence that contains it; at a leaf, of the sequence that ends there."""
+    """Index of a sequence that contains the node; at a leaf, of the sequence that ends there."""
     leaf: bool
     """Whether a sequence ends here. Each sequence has a separate leaf, which may contain no token."""
 

@@ -19,7 +19,7 @@ from whetstone.trajectory import Group, Trajectory
 
 
 class RewardLearner:
-    """Learner of a learned reward.
+    """Learner of a learned reward that is trained together with the policy.
 
     Args:
         policy: Model with a critic of one head, which is read before the last action token of an episode.
@@ -30,7 +30,7 @@ class RewardLearner:
         self.trainer = ModelTrainer(policy, settings)
 
     def score(self, trajectory: Trajectory) -> float:
-        """Return the score of an episode; 0 if it has no action token."""
+        """Return the score of an episode by the value head; 0 if it has no action token."""
         values = self.trainer.values(trajectory.segments()[-1:])
         return values[0][-1, 0].item() if values and len(values[0]) else 0.0
 
@@ -71,9 +71,9 @@ class RewardLearner:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the optimizer."""
+        """Return the state of the optimizer, for a checkpoint."""
         return self.trainer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of the optimizer."""
+        """Restore the state of the optimizer from a checkpoint."""
         self.trainer.load_state_dict(state)

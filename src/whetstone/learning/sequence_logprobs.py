@@ -26,19 +26,19 @@ from whetstone.learning.token_index import IndexedTrajectory
 SEQUENCE_COLUMNS = frozenset({
     "learner_sums", "old_sums", "reference_sums", "rewards", "group", "action_keys", "lengths", "turn_counts",
 })  # fmt: skip
-"""Columns that an objective on sums may read."""
+"""Names of the columns that an objective on sequence log-probs can read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceLogprobs:
-    """Assignment of a batch's tokens to sums."""
+    """Assignment of the action tokens of a batch to S sums: one per trajectory, or one per turn."""
 
     unit: list[Tensor]
-    """[A] per segment, the index of the sum of each action token."""
+    """[A] per segment, index of the sum that each action token belongs to."""
     share: list[Tensor]
-    """[A] per segment, the weight of each token: 1 / (number of its copies in the batch)."""
+    """[A] per segment, weight of each token: 1 / (number of its copies in the batch)."""
     columns: Mapping[str, Tensor]
-    """[S] rewards, group, action_keys, lengths, turn_counts."""
+    """[S] columns of the sums: rewards, group, action_keys, lengths, turn_counts."""
 
     def of(self, per_segment: Sequence[Tensor]) -> Tensor:
         """Return [S] sums of [A] numbers per segment, in float64."""
@@ -111,14 +111,15 @@ def build_sequence_logprobs(
 def compute_coefficients(
     objective: Callable[..., Any], sums: SequenceLogprobs, logprobs: Mapping[str, Sequence[Tensor]]
 ) -> tuple[list[Tensor], float, dict[str, float]]:
-    """Compute the gradient of a loss on sums with respect to each token's log-prob.
+    """Compute the gradient of a loss on sequence log-probs with respect to each token's log-prob.
 
     Args:
-        objective: Sums and columns → SumLoss.
-        logprobs: By `learner`, `old`, `reference`: [A] per segment.
+        objective: Sums and columns → `SumLoss`.
+        sums: Assignment of tokens to sums.
+        logprobs: By `learner`, `old`, `reference`: [A] log-probs per segment.
 
     Returns:
-        (per segment, [A] coefficient of each token's log-prob; the loss; metrics)
+        (per segment, [A] coefficient of each token's log-prob; the loss; metrics).
     """
     learner = sums.of(logprobs["learner"]).requires_grad_()
     inputs = {f"{name}_sums": sums.of(of) for name, of in logprobs.items()} | dict(sums.columns)
@@ -132,15 +133,12 @@ def compute_coefficients(
 
 
 def get_sequence_level(objective: Callable[..., Any]) -> Any:
-    """Return the level of the sums that an objective compares; None: it uses tokens.
-
-    The level is `trajectory` or `turn`.
-    """
+    """Return the level of the sums that an objective compares, `trajectory` or `turn`; None: it uses tokens."""
     return annotated_level(objective, "learner_sums") if "learner_sums" in column_names(objective) else None
 
 
 def _parent(entry: IndexedTrajectory, turn: int) -> object:
-    """Return a key that the siblings of a turn have in common: the preceding turn, or the task."""
+    """Return a key that the siblings of a turn share: the preceding turn, or the task."""
     return ("task", entry.number) if turn == 0 else id(entry.trajectory.turns[turn - 1])
 
 

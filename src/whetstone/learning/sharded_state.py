@@ -27,7 +27,11 @@ from whetstone.errors import RunDirectoryError
 
 
 def write_shards(folder: Path, optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
-    """Write this process's shard of the optimizer states; all processes call it.
+    """Write this process's shard of the optimizer states; all processes call the function.
+
+    Args:
+        folder: Folder of the shards.
+        optimizers: Optimizers, in the same order in all processes.
 
     Returns:
         Per optimizer, the values that are the same in all processes.
@@ -47,13 +51,20 @@ def write_shards(folder: Path, optimizers: Sequence[Optimizer]) -> list[dict[str
 def read_shards(
     folder: Path, optimizers: Sequence[Optimizer], groups: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Load this process's shard of the optimizer states; all processes call it.
+    """Load this process's shard of the optimizer states; all processes call the function.
+
+    The number of processes may differ from the one that wrote the shards.
 
     Args:
+        folder: Folder of the shards.
+        optimizers: Optimizers whose parameters have their present shards.
         groups: Return value of `write_shards`.
 
+    Returns:
+        State of each optimizer.
+
     Raises:
-        RunDirectoryError: A file is missing or damaged, or belongs to other parameters.
+        RunDirectoryError: If a file is missing or damaged, or belongs to other parameters.
     """
     try:
         reader = FileSystemReader(folder)

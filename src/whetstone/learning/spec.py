@@ -25,50 +25,56 @@ class ColumnSources:
     chat: Chat | None = None
     """Renders gold answers as tokens, for columns of their likelihood."""
     teacher_reads: Callable[[Trajectory, Task], Trajectory] | None = None
-    """An episode as the teacher reads it, the same actions in other contexts; None: as the policy did."""
+    """Returns an episode as the teacher reads it, with the same actions in other contexts; None: as the policy read
+    it."""
     added: tuple[Callable[..., Any], ...] = ()
     """Functions that are declared as columns (`columns/declaration.py`), in addition to the built-in ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearningSpec:
-    """How a policy is trained on groups; the same for all updates of a stage."""
+    """Specification of how a policy is trained on groups, the same for all updates of a stage."""
 
     settings: ReinforcementSettings
     """Optimizer, epochs and minibatches."""
     credit: CreditParts
     """Functions that compute advantages."""
     terms: tuple[LossTerm, ...]
-    """The loss, its objective first; see `loss_terms.py`."""
+    """Loss terms, the objective first; see `loss_terms.py`."""
     aggregation: AggregationSettings = field(default_factory=AggregationSettings)
+    """Weights of tokens in the loss of an update."""
     critic: CriticSettings | None = None
+    """Settings of the critics; None: there are none."""
     temperature: float = 1.0
     """Divisor of the logits in sampling."""
     seed: int = 0
+    """Random seed of the run."""
     column_sources: ColumnSources = field(default_factory=ColumnSources)
+    """Sources of columns in addition to trajectories and models."""
 
     @property
     def objective(self) -> Callable[..., Any]:
-        """Return the function of the first term: columns → TokenLoss, or sums → SumLoss."""
+        """Function of the first loss term: columns → `TokenLoss`, or sums → `SumLoss`."""
         return self.terms[0].function
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateBatch:
-    """Data of one step of training."""
+    """Data of one training step, the argument of `Learner.update`."""
 
     groups: tuple[Group, ...]
+    """Groups of the step."""
     demonstrations: tuple[Segment, ...] = ()
     """Segments to imitate in the same updates."""
     version: int | None = None
-    """Version of the current weights. Tokens sampled with it measure the mismatch of sampler and learner, older ones
-    the staleness of the policy; None: all tokens are of this version."""
+    """Policy version of the current weights. Tokens sampled with it measure the mismatch of sampler and learner, older
+    ones the staleness of the policy; None: all tokens are of this version."""
     budget_share: float = 0.0
-    """Fraction of the stage's budget that is spent, from 0 to 1; schedules follow it."""
+    """Fraction of the stage's budget that is used, from 0 to 1; schedules follow it."""
     for_critic: tuple[Group, ...] = ()
     """Stored groups on which only the critics are trained; see `reinforcement.offline_mixture`."""
     minibatches: int | None = None
-    """Number of updates, each on a part of the groups; None: as in the recipe."""
+    """Number of updates, each on a part of the groups; None: the recipe's setting."""
     outer_rate: float = 1.0
     """Fraction of the weight change by all updates of the step that is applied, above 0 and at most 1."""
     recorded_advantages: bool = False
@@ -78,8 +84,9 @@ class UpdateBatch:
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """Result of a step."""
+    """Result of `Learner.update` and `Learner.imitate`."""
 
     metrics: dict[str, float]
+    """Metrics of the step, by name."""
     advantages: Mapping[str, float] = field(default_factory=dict)
-    """Mean absolute advantage by trajectory, before masking."""
+    """Mean absolute advantage by trajectory id, before loss weights are applied."""

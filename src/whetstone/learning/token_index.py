@@ -19,25 +19,34 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class IndexedTrajectory:
-    """A trajectory of the batch with the index of its action tokens."""
+    """Trajectory of a batch with the index of its A action tokens, turn by turn."""
 
     group: Group
+    """Group of the trajectory."""
     number: int
-    """Index of its group in the batch."""
+    """Index of the group in the batch."""
     trajectory: Trajectory
     segments: tuple[Segment, ...]
+    """Segments of the trajectory."""
     segment: Places
     """[A] index of the segment of each action token, turn by turn."""
     place: Places
-    """[A] position in that segment."""
+    """[A] position of each action token in its segment."""
     turn: Places
-    """[A] index of its turn."""
+    """[A] index of each action token's turn."""
     order: Places
-    """[A] index among the action tokens of all segments, in the order of the segments."""
+    """[A] index of each action token in the order of the segments."""
 
     @classmethod
     def of(cls, group: Group, number: int, trajectory: Trajectory, *, observations: bool = False) -> IndexedTrajectory:
-        """Index the tokens of a trajectory; see `Trajectory.segments` for observations."""
+        """Index the action tokens of a trajectory.
+
+        Args:
+            group: Group of the trajectory.
+            number: Index of the group in the batch.
+            trajectory: Trajectory.
+            observations: Whether observations are trained on too; see `Trajectory.segments`.
+        """
         segments = trajectory.segments(observations=observations)
         lying = [np.flatnonzero(s.action_mask[1:]) + 1 for s in segments]  # nothing predicts the first
         place = np.concatenate([*lying, np.empty(0, dtype=np.int64)])
@@ -52,9 +61,10 @@ class IndexedTrajectory:
 
 
 def index_groups(groups: Sequence[Group], *, observations: bool = False) -> list[IndexedTrajectory]:
-    """Index the trajectories of each group that enter statistics.
+    """Index the action tokens of all trajectories that count in statistics, group by group.
 
     Args:
+        groups: Groups of the step.
         observations: Whether observations are trained on too (`reinforcement.train_on_observations`).
     """
     return [
@@ -65,7 +75,7 @@ def index_groups(groups: Sequence[Group], *, observations: bool = False) -> list
 
 
 def observed_fraction(trajectories: Sequence[IndexedTrajectory]) -> float:
-    """Return the fraction of trained tokens that the environment wrote; 0 if none."""
+    """Return the fraction of trained tokens that the environment wrote, in [0, 1]; 0 without tokens."""
     authors = [
         each.segments[k].tokens.authors[place]
         for each in trajectories

@@ -47,18 +47,19 @@ from whetstone.policies import (
 )
 
 Layout = Literal["tree", "padded", "sequential"]
-"""Layout of the segments in a forward pass; see the module docstring."""
+"""Layout of the segments in a forward pass: `tree`, `padded` or `sequential`; see the module docstring."""
 _LONGER = 1.25
 """Maximum ratio of the longest to the shortest row of a padded batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardMode:
-    """Mode in which a model is computed."""
+    """How a model is computed in training: layout, and where logits are computed."""
 
     layout: Layout
+    """Layout of the segments in a forward pass."""
     reads_states: bool
-    """Whether logits are computed here, from hidden states; otherwise by the model's own code, all at once."""
+    """Whether logits are computed here, from hidden states; False: by the model's own code, all at once."""
 
 
 _MODES = (
@@ -68,17 +69,17 @@ _MODES = (
     ForwardMode("sequential", True),
     ForwardMode("sequential", False),
 )
-"""Modes from fast to slow."""
+"""Modes to try, fastest first."""
 _MODE_BY_ARCHITECTURE: dict[Hashable, ForwardMode] = {}
-"""Modes of the models that were tried in this process."""
+"""Selected mode of each model architecture that was tried in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenOutputs:
-    """Inputs of a loss at the A action tokens of a micro-batch."""
+    """Outputs of a forward pass at the A action tokens of a micro-batch, the inputs of a loss."""
 
     logprobs: Tensor
-    """[A] log-probs (natural logarithm) at the sampler's temperature."""
+    """[A] natural log-probs at the sampling temperature."""
     entropies: Tensor
     """[A] entropies in nats of the next-token distributions."""
     values: Tensor | None = None
@@ -88,15 +89,20 @@ class TokenOutputs:
 
 
 class TokenForward:
-    """Forward pass of a model in training. Parameters are shared; dropout is off, as in sampling.
+    """Forward pass of a model in training, with dropout off as in sampling.
+
+    Created by `build_forward`. Parameters are shared with the model.
 
     Args:
-        model: A Transformers causal language model.
-        logit_bytes: Maximum bytes of logits stored for the backward pass.
+        model: Transformers causal language model.
+        logit_bytes: Maximum size of the logits that are stored for the backward pass, in bytes.
         dtype: Precision of the operations inside the model; the weights are unchanged.
-        checkpointing: Whether each layer's activations are recomputed in the backward pass instead of stored.
-        critic: [R, hidden] → [R, heads] values; None for none.
-        device: Device of the computation, to which the model is moved while `at_work`; None: its own.
+        checkpointing: Whether activations of each layer are recomputed in the backward pass instead of stored.
+        critic: Value heads, [R, hidden] → [R, heads]; None: no critic.
+        device: Device of the computation, to which the model is moved while `at_work`; None: that of the weights.
+
+    Raises:
+        PolicyError: If no mode agrees with the model's own forward pass, or a critic cannot read hidden states.
     """
 
     def __init__(
@@ -120,7 +126,7 @@ class TokenForward:
             raise PolicyError(f"models of type {model_type(model)} have no hidden states that a critic could read")
         self._computed = computed or _Computed(model, self.way)
         self.network: torch.nn.Module = self._computed.network
-        """The model as it is computed here."""
+        """Copy of the model with the selected attention, which shares the parameters."""
         self._whole: _Whole | None = None
         for module in self.network.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -132,18 +138,20 @@ class TokenForward:
 
     @property
     def shares(self) -> bool:
-        """Whether the model is computed as trees; otherwise shared tokens are computed once per segment."""
+        """Whether the model is computed as prefix trees; otherwise shared tokens are computed once per segment."""
         return self.way.layout == "tree"
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
-        """Move the model to the device of its computation while the block runs."""
+        """Move the model to the device of its computation within the `with` block."""
         return moved_to_device(self.network, self.device)
 
     def __call__(self, micro: MicroBatch, temperature: float, *, noise: EmbeddingNoise | None = None) -> TokenOutputs:
-        """Compute log-probs, entropies and values of a micro-batch, with gradients if enabled.
+        """Compute log-probs, entropies and values at the action tokens of a micro-batch.
 
         Args:
-            noise: Noise of a second forward pass with noisy embeddings; None: no second pass.
+            micro: Micro-batch.
+            temperature: Divisor of the logits in sampling.
+            noise: Embedding noise of a second forward pass; None: one pass.
         """
         if noise is not None:
             plain = self(micro, temperature)
@@ -152,18 +160,18 @@ class TokenForward:
         return TokenOutputs(*(self._whole or self._compute)(micro, temperature))
 
     def shard_parameters(self, divide: Callable[[torch.nn.Module], None]) -> None:
-        """Compute a model whose parameters are sharded over several devices.
+        """Divide the parameters of the model among several devices (FSDP).
 
         Args:
-            divide: Shards the parameters of a module in place; its `forward` is a whole pass. The parameters of the
-                original model are no longer among them.
+            divide: Divides the parameters of a module in place; its `forward` is a whole pass. The parameters of the
+                original model are not among them afterwards.
         """
         self._whole = _Whole(self.network, self.critic, self._compute)
         divide(self._whole)
         self.model = self.network
 
     def _compute(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ([A] log-probs, [A] entropies, [A, heads] values)."""
+        """Return ([A] log-probs, [A] entropies, [A, heads] values or None)."""
         with self._precision():
             rows = self._computed(micro)
             if not self.way.reads_states:
@@ -175,7 +183,7 @@ class TokenForward:
         return logprobs, entropies[micro.row_of], values
 
     def _in_chunks(self, rows: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Return ([A] log-probs, [R] entropies)."""
+        """Return ([A] log-probs, [R] entropies), computing a limited number of logits at a time."""
         network: Any = self.network
         vocabulary = network.get_output_embeddings().weight.shape[0]
         size = max(1, self.logit_bytes // (4 * vocabulary))
@@ -211,15 +219,14 @@ class TokenForward:
 
 
 class _Whole(torch.nn.Module):
-    """A whole forward pass as one module: layers, output layer and critic. FSDP then gathers parameters around all of
-    it."""
+    """Whole forward pass as one module, layers, output layer and critic, around which FSDP gathers parameters."""
 
     def __init__(self, network: torch.nn.Module, critic: torch.nn.Module | None, compute: Callable[..., Any]) -> None:
         super().__init__()
         self.network, self.critic, self._compute = network, critic, compute
 
     def forward(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor, Tensor | None]:
-        """See `TokenForward._compute`."""
+        """Compute the outputs of a micro-batch; see `TokenForward._compute`."""
         outputs: tuple[Tensor, Tensor, Tensor | None] = self._compute(micro, temperature)
         return outputs
 
@@ -235,7 +242,7 @@ class TokenStatistics(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, row: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """See the class."""
+        """Compute log-probs and entropies in the memory of the logits; see the class."""
         entropies = logits.new_empty(len(logits))
         for rows in _slabs(logits):
             slab = logits[rows]
@@ -248,7 +255,7 @@ class TokenStatistics(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, of_logprobs: Tensor, of_entropies: Tensor) -> tuple[Tensor, None, None]:
-        """See the class."""
+        """Compute the gradient by the logits in their memory; see the class."""
         logits, row, target, entropies = ctx.saved_tensors
         weight = torch.zeros_like(entropies).index_add_(0, row, of_logprobs).unsqueeze(1)
         pull, level = of_entropies.unsqueeze(1), entropies.unsqueeze(1)
@@ -272,7 +279,7 @@ def _slabs(logits: Tensor, numbers: int = 2**18) -> Iterator[slice]:
 
 
 class _Computed:
-    """A model in one mode.
+    """Model computed in one mode.
 
     Args:
         model: Model whose parameters are shared.
@@ -288,10 +295,10 @@ class _Computed:
         self._options = {"use_cache": False} if forward_accepts(model, "use_cache") else {}
 
     def __call__(self, micro: MicroBatch) -> Tensor:
-        """Return [R, hidden] normalized final hidden states for the output layer, or [R, V] logits.
+        """Return [R, hidden] normalized final hidden states, the input of the output layer, or [R, V] logits.
 
         Raises:
-            PolicyError: The tokens have media, which a text model cannot read.
+            PolicyError: If the tokens have images, which a text model cannot read.
         """
         if micro.media:
             raise PolicyError(
@@ -301,7 +308,13 @@ class _Computed:
         return self.everywhere(micro.ids, micro.positions, micro.branches)[micro.rows]
 
     def everywhere(self, ids: Tensor, positions: Tensor, branches: Branches) -> Tensor:
-        """Return the same for all tokens [T]."""
+        """Return [T, hidden] states or [T, V] logits of all tokens.
+
+        Args:
+            ids: [T] token ids.
+            positions: [T] position of each token in its segments.
+            branches: Branches of the prefix trees.
+        """
         if self._attention_context is None:
             parts: list[Tensor] = list(torch.split(ids, list(branches.lengths)))
             rows_by_segment: dict[int, Tensor] = {}
@@ -357,12 +370,12 @@ def _apply_temperature(temperature: float, logits: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _select_mode(model: torch.nn.Module) -> _Computed:
-    """Return the model in the fastest mode whose outputs equal the reference forward pass.
+    """Return the model in the fastest mode whose outputs equal those of the reference forward pass.
 
-    Warns if the layout is not `tree`.
+    A warning reports any layout other than `tree`.
 
     Raises:
-        PolicyError: The model is not causal, cannot be computed from tokens only, or is not deterministic.
+        PolicyError: If the model is not causal, cannot be computed from tokens only, or is not deterministic.
     """
     plain = run_reference_forward(model)
     for way in _MODES:
@@ -390,7 +403,7 @@ def _check_slope(model: torch.nn.Module, way: ForwardMode, plain: ReferenceForwa
     """Check that the model's own code has a gradient with dropout off.
 
     Raises:
-        PolicyError: It has no gradient.
+        PolicyError: If it has none.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     ids = torch.tensor(plain.sequences[0], device=plain.logits.device)
@@ -407,7 +420,7 @@ def _check_slope(model: torch.nn.Module, way: ForwardMode, plain: ReferenceForwa
 
 
 def _max_deviation(computed: _Computed, plain: ReferenceForward) -> float:
-    """Return the difference from the plain forward pass, for two sequences with a shared prefix."""
+    """Return the maximum error relative to the tolerance of the reference, for two sequences with a shared prefix."""
     (first, second), stem, device = plain.sequences, plain.stem, plain.logits.device
     length = len(first)
     if computed.way.layout == "tree":

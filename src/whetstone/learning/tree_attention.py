@@ -30,14 +30,14 @@ _CONTEXT = "whetstone_attention_context"
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """Runs of tokens that make up a row, in their order in the row."""
+    """Runs of tokens that make up a packed row, in their order in the row."""
 
     starts: tuple[int, ...]
     """[N] position of each run's first token in its segments."""
     lengths: tuple[int, ...]
     """[N] number of tokens of each run; may be 0."""
     ancestors: tuple[tuple[int, ...], ...]
-    """[N] runs between the root and each run, from the root down."""
+    """[N] indices of the runs between the root and each run, from the root down."""
     _biases: dict[Any, list[Tensor | None]] = field(default_factory=dict)
     """Masks of all layers of a pass, computed once."""
     masks: dict[Any, Any] = field(default_factory=dict)
@@ -63,15 +63,19 @@ class Branches:
 
 @dataclass(slots=True)
 class AttentionContext:
-    """Input of the attention layers in the next forward pass. Not every model passes its arguments on to its layers."""
+    """Branches that the attention layers read in the next forward pass.
+
+    A shared object is used because not every model passes its arguments on to its layers.
+    """
 
     branches: Branches | None = None
+    """Branches of the micro-batch; None between forward passes."""
 
 
 def attach_attention_context(network: torch.nn.Module) -> AttentionContext:
-    """Attach a shared context to the attention layers of a model and return it.
+    """Attach a shared context to all modules of a model and return it.
 
-    Activations that are recomputed in the backward pass read it again, so it must not change until then.
+    Activations that are recomputed in the backward pass read the context again, so it must not change until then.
     """
     context = AttentionContext()
     for module in network.modules():
@@ -94,20 +98,26 @@ def attend_to_branches(
 ) -> tuple[Tensor, None]:
     """Compute attention within each branch and to its ancestors.
 
+    Transformers calls the function in every attention layer.
+
     Args:
-        query: [1, H, T, D].
-        key: [1, K, T, D]; H is a multiple of K.
-        value: [1, K, T, D'].
+        module: Attention layer, with its context.
+        query: [1, H, T, D] queries.
+        key: [1, K, T, D] keys; H is a multiple of K.
+        value: [1, K, T, D'] values.
         attention_mask: Not used; the branches define the mask.
-        s_aux: [H] scores of the attention sinks.
+        scaling: Factor of the scores; None: D^-0.5.
+        sliding_window: Number of tokens that a token attends to, including itself; None: all.
+        softcap: Soft cap of the scores; None: no cap.
+        s_aux: [H] scores of the attention sinks; None: no sinks.
         position_bias: Bias of the scores by position; must be None.
-        others: Includes dropout, which is not applied: the policy is trained as it is sampled.
+        others: Further arguments of Transformers. Dropout is not applied: the policy is trained as it is sampled.
 
     Returns:
-        [1, T, H, D']
+        [1, T, H, D'] outputs, and None instead of attention weights.
 
     Raises:
-        NotImplementedError: The scores have a bias by position.
+        NotImplementedError: If the scores have a bias by position.
     """
     if position_bias is not None:
         raise NotImplementedError("tree attention does not support a bias by position")

@@ -1,7 +1,7 @@
-"""Trial of a custom estimator and a custom objective on a small batch, before anything is sampled.
+"""Check of custom estimators and objectives on a small batch, before anything is sampled.
 
 The batch has two tasks with two trajectories each, one turn per trajectory and two tokens per turn. A function that
-reads a column without a value here (of a critic, a tree, a custom column) is not tried.
+reads a column without a value here (of a critic, a tree, a custom column) is not checked.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from whetstone.learning.losses import POLICY, check_loss, describe_term
 from whetstone.plugins import unwrap_partial
 
 COUNTS = {"trajectory": 4, "turn": 4, "token": 8}
-"""Size of the batch per level."""
+"""Number of items of the batch per level."""
 
 
 def try_estimator(estimator: Callable[..., Any]) -> None:
     """Check that a custom estimator returns one finite number per trajectory, turn or token.
 
+    Built-in estimators are not checked.
+
     Raises:
-        CreditError: It returns anything else.
+        CreditError: If it returns anything else.
     """
     columns = _columns_of_credit()
     if not _is_custom(estimator) or not set(column_names(estimator)) <= columns.keys():
@@ -40,8 +42,14 @@ def try_estimator(estimator: Callable[..., Any]) -> None:
 def try_loss(function: Callable[..., Any], name: str = POLICY) -> None:
     """Check that a custom objective or loss term returns one finite loss per token, with a gradient.
 
+    Built-in functions are not checked.
+
+    Args:
+        function: Objective or loss term.
+        name: Name of the loss term, for the message.
+
     Raises:
-        CreditError: It returns anything else.
+        CreditError: If it returns anything else.
     """
     columns = _columns_of_loss()
     if not _is_custom(function) or not set(column_names(function)) <= columns.keys():

@@ -1,4 +1,4 @@
-"""Language models as policies: loaded from a folder, or randomly initialized."""
+"""Policies: causal language models with tokenizer, adapters and critic; loading, saving, precision and devices."""
 
 from typing import TYPE_CHECKING
 

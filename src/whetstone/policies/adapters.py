@@ -31,9 +31,9 @@ from whetstone.optional_dependencies import install_command
 def add_adapters(
     model: torch.nn.Module, *, rank: int, alpha: float, target_modules: Sequence[str] | str, dora: bool, seed: int
 ) -> None:
-    """Add trainable adapters to linear layers and freeze the base model.
+    """Add trainable LoRA or DoRA adapters to linear layers and freeze the base model.
 
-    Initially they change nothing.
+    The initial adapters change no output.
 
     Args:
         model: Model, changed in place.
@@ -42,7 +42,7 @@ def add_adapters(
         target_modules: Names of modules, with or without the end of their path; `all-linear`; or a regular expression
             that matches the whole path of a module.
         dora: Whether to use DoRA.
-        seed: Random seed of their initialization.
+        seed: Random seed of the initialization.
 
     Raises:
         PolicyError: If PEFT is not installed, no linear layer has such a name, or a layer shares its weights with the
@@ -66,10 +66,10 @@ def add_adapters(
 
 
 def _find_layers(model: torch.nn.Module, target_modules: Sequence[str] | str) -> tuple[list[str], list[str]]:
-    """Return the paths of the linear layers that `target_modules` of PEFT selects, and names that select only them.
+    """Return the paths of the linear layers that PEFT's `target_modules` selects, and names that select only them.
 
     Raises:
-        PolicyError: A name or expression matches no linear layer.
+        PolicyError: If a name or expression matches no linear layer.
     """
     linear = [path for path, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     last = {path.rpartition(".")[2] for path in linear}
@@ -112,7 +112,11 @@ def _check_untied(model: Any, paths: Sequence[str]) -> None:
 
 
 def load_adapters(model: torch.nn.Module, folder: Path) -> None:
-    """Load adapters in PEFT format into the model they were trained on.
+    """Load adapters in PEFT format into the model that they were trained on.
+
+    Args:
+        model: Base model, changed in place; only its adapters are trainable afterwards.
+        folder: Folder with the adapters.
 
     Raises:
         PolicyError: If PEFT is not installed, or the adapters belong to another model.
@@ -147,13 +151,18 @@ def _train_adapters_alone(model: torch.nn.Module) -> None:
 
 
 def has_adapters(model: torch.nn.Module) -> bool:
-    """Return whether a model has adapters."""
+    """Return whether a model has LoRA or DoRA adapters."""
     return bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
 @contextlib.contextmanager
 def adapters_off(model: torch.nn.Module, *, when: bool = True) -> Iterator[None]:
-    """Disable the adapters of a model within the block."""
+    """Disable the adapters of a model within the `with` block, so that the base model is computed.
+
+    Args:
+        model: Model; one without adapters is not changed.
+        when: Whether to disable them at all.
+    """
     if not (when and has_adapters(model)):
         yield
         return
@@ -169,11 +178,12 @@ def adapters_off(model: torch.nn.Module, *, when: bool = True) -> Iterator[None]
 
 
 def without_adapters(model: torch.nn.Module, *, merge: bool) -> torch.nn.Module:
-    """Return a copy of the model without adapters, in evaluation mode.
+    """Return a copy of a model without adapters, in evaluation mode.
 
-    A model that has none is returned as it is.
+    A model without adapters is returned unchanged.
 
     Args:
+        model: Model, which is not changed.
         merge: Whether to merge the adapters into the base weights; otherwise they are dropped.
     """
     if not has_adapters(model):
@@ -205,7 +215,7 @@ def adapter_alpha(model: torch.nn.Module) -> float:
 
 
 def adapter_shape(model: torch.nn.Module) -> dict[str, Any]:
-    """Return `rank`, `alpha` and `dora` of a model's adapters."""
+    """Return the `rank`, `alpha` and `dora` settings of a model's adapters."""
     (config,) = model.peft_config.values()  # type: ignore[operator]
     return {"rank": int(config.r), "alpha": float(config.lora_alpha), "dora": bool(config.use_dora)}
 

@@ -41,8 +41,11 @@ def softmax_with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
     """Compute attention weights if part of the attention goes to a sink, an empty position.
 
     Args:
-        scores: [..., heads, queries, keys].
+        scores: [..., heads, queries, keys] attention scores.
         sinks: [..., heads, queries or 1, 1] score of the sink.
+
+    Returns:
+        [..., heads, queries, keys] weights, whose sum over keys is below 1.
     """
     sinks = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
@@ -82,10 +85,10 @@ _recorder = _Recorder()
 
 @torch.no_grad()
 def masks_are_known(model: torch.nn.Module) -> bool:
-    """Return whether every mask of a model is causal, within the declared window or chunk, and no other.
+    """Return whether every attention mask of a model is causal, within the declared window or chunk.
 
-    The rules are evaluated at positions beyond every context length, without a forward pass of that length. Masks that
-    do not use Transformers' functions are not detected.
+    The mask functions are evaluated at positions beyond every context length, without a forward pass of that length.
+    Masks that do not use Transformers' functions are not detected.
     """
     anything: Any = model
     kinds = set(getattr(anything.config.get_text_config(), "layer_types", None) or ())

@@ -12,19 +12,20 @@ from typing import Any
 from whetstone.errors import PolicyError
 
 _MANY = 3
-"""Maximum plausible ratio of embeddings to tokens: common models have one per token, padded by a few hundred."""
+"""Maximum plausible ratio of embeddings to tokens. Common models have one embedding per token, padded by a few
+hundred."""
 
 
 def check_ids(named: Any, model: Any, tokenizer: Any) -> None:
-    """Check that each id of the tokenizer has an embedding.
+    """Check that every id of a tokenizer has an embedding in the model.
 
     Args:
         named: Name of the model in the message.
-        model: Model.
-        tokenizer: Tokenizer.
+        model: Transformers model.
+        tokenizer: Transformers tokenizer.
 
     Raises:
-        PolicyError: If one has none.
+        PolicyError: If an id has no embedding.
     """
     known = model.get_input_embeddings().num_embeddings
     text, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1], default=("", -1))
@@ -36,9 +37,11 @@ def check_ids(named: Any, model: Any, tokenizer: Any) -> None:
 
 
 def tokenizer_mismatch(model: Any, tokenizer: Any) -> str:
-    """Return why the tokenizer may belong to another model.
+    """Return why a tokenizer may belong to another model, in one line; empty without evidence.
 
-    Empty if there is no evidence.
+    Args:
+        model: Transformers model.
+        tokenizer: Transformers tokenizer.
     """
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     for name in ("eos_token_id", "bos_token_id"):

@@ -11,20 +11,21 @@ from safetensors import SafetensorError, safe_open
 
 @dataclass(frozen=True, slots=True)
 class StoredWeights:
-    """Size of the weights in a model folder."""
+    """Size of the weights in a model folder, from `stored_weights`."""
 
     parameters: int
     """Number of parameters."""
     matrices: int
-    """Number of parameters in matrices."""
+    """Number of parameters in tensors with two dimensions."""
     bytes: int
     """Size on disk in bytes."""
 
 
 def stored_weights(folder: Path) -> StoredWeights | None:
-    """Return the size of all weights in a Hugging Face folder.
+    """Return the size of the weights in a Hugging Face folder, from the headers of its safetensors files.
 
-    None if the headers do not tell.
+    Returns:
+        The size; None if the folder has no such files, or a header cannot be read.
     """
     parameters = matrices = 0
     files = sorted(folder.glob("*.safetensors"))

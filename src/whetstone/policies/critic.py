@@ -18,18 +18,18 @@ _SPREAD = 0.02
 
 
 class Critic(torch.nn.Module):
-    """Values of the states that a policy's output layer reads, one column per head.
+    """Value heads: linear functions of the states that a policy's output layer reads, one column per head.
 
     Heads start at 0. A head whose name starts with `twin_`, or ends with the number of an ensemble member (`values#2`),
     starts with small random weights. A head whose name starts with `slow_` is a target network: an untrained copy of
-    the head named after the prefix, which follows it slowly.
+    the head named after the prefix, which follows it slowly (`update_targets`).
 
     Args:
-        hidden: Hidden size.
+        hidden: Hidden size of the policy.
         heads: Names of the heads.
         detached: Whether the gradient stops before the hidden states.
-        probabilities: Whether values are probabilities, a sigmoid of the output of the heads.
-        learning_rate: Learning rate of its optimizer.
+        probabilities: Whether values are probabilities: a sigmoid is applied to the output of the heads.
+        learning_rate: Learning rate of the heads' optimizer.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Critic(torch.nn.Module):
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Names of its columns: trained heads, then target networks."""
+        """Names of the value columns: trained heads, then target networks."""
         return (*self.trained, *self.slow)
 
     def forward(self, states: Tensor) -> Tensor:
@@ -73,21 +73,30 @@ class Critic(torch.nn.Module):
         return values.sigmoid() if self.probabilities else values
 
     def to_saved_state(self) -> dict[str, Any]:
-        """Return everything that is needed to restore the critic."""
+        """Return the settings and weights from which `restore_critic` restores the critic."""
         options: dict[str, Any] = {"detached": self.detached, "probabilities": self.probabilities}
         options["learning_rate"] = self.learning_rate
         return {"heads": list(self.heads), **options, "state": self.state_dict()}
 
     @torch.no_grad()
     def update_targets(self, rate: float) -> None:
-        """Update target networks by Polyak averaging: θ̄ ← τ θ + (1 − τ) θ̄, τ = `rate`."""
+        """Update target networks by Polyak averaging: θ̄ ← τ θ + (1 − τ) θ̄.
+
+        Args:
+            rate: τ, in [0, 1].
+        """
         if self.slow:
             self.slow_weight.lerp_(self.value.weight[self.follows], rate)  # type: ignore[operator]
             self.slow_bias.lerp_(self.value.bias[self.follows], rate)  # type: ignore[operator]
 
 
 def restore_critic(model: torch.nn.Module, saved: dict[str, Any]) -> Critic:
-    """Restore a saved critic for the states of a model."""
+    """Create a critic from its saved state.
+
+    Args:
+        model: Model whose hidden states the critic reads.
+        saved: Return value of `Critic.to_saved_state`.
+    """
     options = {name: saved[name] for name in ("detached", "probabilities", "learning_rate")}
     critic = build_critic(model, saved["heads"], **options)
     critic.load_state_dict(saved["state"])
@@ -102,7 +111,15 @@ def build_critic(
     probabilities: bool = False,
     learning_rate: float = 1e-2,
 ) -> Critic:
-    """Create a critic for the states of a model."""
+    """Create a critic for the hidden states of a model, on the model's device.
+
+    Args:
+        model: Transformers causal language model.
+        heads: Names of the heads; see `Critic`.
+        detached: Whether the gradient stops before the hidden states.
+        probabilities: Whether values are probabilities.
+        learning_rate: Learning rate of the heads' optimizer.
+    """
     anything: Any = model
     hidden = int(anything.config.get_text_config().hidden_size)
     critic = Critic(hidden, heads, detached=detached, probabilities=probabilities, learning_rate=learning_rate)

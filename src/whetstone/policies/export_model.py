@@ -25,7 +25,7 @@ from whetstone.policies.gguf_writer import check_gguf, is_tiny_tokenizer, write_
 from whetstone.policies.policy import ADAPTERS, BESIDE, Policy, cast_policy, save_policy
 
 _CONVERTERS = ("convert_hf_to_gguf.py", "convert-hf-to-gguf")
-"""Names of llama.cpp's converter."""
+"""File names of llama.cpp's converter."""
 _GGUF = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 _CACHED = re.compile(r"models--(?P<owner>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})$")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -33,9 +33,13 @@ ExportPrecision = Literal["float32", "bfloat16", "float16"]
 
 
 def merge_adapters(policy: Policy, dtype: ExportPrecision) -> Policy:
-    """Return a policy without adapters, merged into the weights, in a precision.
+    """Return a policy with its adapters merged into the weights, in a precision, and without a critic.
 
-    `policy` must not be used again.
+    The weights of `policy` are changed, so it must not be used again.
+
+    Args:
+        policy: Policy with or without adapters.
+        dtype: Precision of the result.
     """
     policy = cast_policy(policy, "float32")
     model: Any = without_adapters(policy.model, merge=True) if has_adapters(policy.model) else policy.model
@@ -43,7 +47,7 @@ def merge_adapters(policy: Policy, dtype: ExportPrecision) -> Policy:
 
 
 def export_policy(policy: Policy, folder: Path) -> Path:
-    """Write model and tokenizer into a new folder.
+    """Write model and tokenizer of a policy into a new folder and return the folder.
 
     Raises:
         SaveError: If the folder exists, or cannot be written.
@@ -56,11 +60,13 @@ def export_policy(policy: Policy, folder: Path) -> Path:
 def export_weights(policy: Policy, folder: Path, *, at: Path, hub: tuple[str, str] | None) -> None:
     """Write model and tokenizer into an existing folder.
 
-    Adapters name their base on the hub, or bring it along.
+    Adapters refer to their base model on the hub, or the base is written next to them.
 
     Args:
+        policy: Policy to write.
+        folder: Existing folder.
         at: Path that the folder will have.
-        hub: Name and commit of the base of adapters on the Hugging Face hub; None: the base is written next to them.
+        hub: Name and commit of the adapters' base on the Hugging Face hub; None: the base is written.
     """
     model: Any = policy.model
     if not has_adapters(model):
@@ -77,10 +83,7 @@ def export_weights(policy: Policy, folder: Path, *, at: Path, hub: tuple[str, st
 
 
 def base_folder(policy: Policy) -> Path | None:
-    """Return the folder of the base that adapters were trained on.
-
-    None if there is none.
-    """
+    """Return the folder of the base model that adapters were trained on, or None without one."""
     if not has_adapters(policy.model):
         return None
     model: Any = policy.model
@@ -91,10 +94,10 @@ def base_folder(policy: Policy) -> Path | None:
 
 
 def hub_identity(folder: Path) -> tuple[str, str] | None:
-    """Return (name, commit) of the model on the Hugging Face hub whose weights are those of a folder.
+    """Return (name, commit) of the Hugging Face hub model whose weights a folder contains, or None.
 
-    The cache of the hub stores each file under the SHA-256 that the hub lists. The weights are read and compared; None
-    if one differs, or the folder is not in the cache.
+    The cache of the hub stores each file under the SHA-256 that the hub lists. The weights are read and their digests
+    compared.
     """
     match = _CACHED.search(folder.resolve().as_posix())
     files = sorted(folder.glob("*.safetensors"))
@@ -109,12 +112,10 @@ def hub_identity(folder: Path) -> tuple[str, str] | None:
 
 
 def gguf_plan(policy: Policy) -> str:
-    """Return the converter of llama.cpp that writes a GGUF file of a policy.
-
-    Empty if it is written here.
+    """Return the converter of llama.cpp that is needed for a GGUF file of a policy; empty if none is.
 
     Raises:
-        PolicyError: It cannot be written here, and the converter is not on the PATH, or does not know its tokenizer.
+        PolicyError: If a converter is needed and is not on the PATH, or does not support the tokenizer.
     """
     why = check_gguf(policy)
     if not why:
@@ -136,13 +137,16 @@ def gguf_plan(policy: Policy) -> str:
 
 
 def write_gguf(converter: str, policy: Policy, folder: Path, dtype: ExportPrecision) -> str:
-    """Write the GGUF file of an exported model into its folder; returns its name.
+    """Write the GGUF file of an exported model into its folder and return the file name.
 
     Args:
-        converter: As `gguf_plan` returns it.
+        converter: Return value of `gguf_plan`.
+        policy: Policy without adapters.
+        folder: Exported folder.
+        dtype: Precision of matrices.
 
     Raises:
-        PolicyError: The converter fails.
+        PolicyError: If the converter fails.
     """
     file = folder / f"model-{_GGUF[dtype]}.gguf"
     if not converter:

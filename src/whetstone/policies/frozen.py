@@ -26,19 +26,18 @@ def load_frozen(
     trust_remote_code: bool = False,
     device: torch.device = CPU,
 ) -> Policy:
-    """Return the policy in a folder, for components that do not change its weights.
+    """Load a model that is never trained; components with the same folder and device share one copy.
 
-    Components of one process that load the same folder for the same device share one model. A folder whose files have
-    changed is loaded again.
+    A folder whose files have changed is loaded again.
 
     Args:
-        path: Same as in `load_policy`.
-        revision: Same as in `load_policy`.
-        trust_remote_code: Same as in `load_policy`.
-        device: Same as in `load_policy`.
+        path: Folder, name of a stored model, or name on the hub.
+        revision: Branch, tag or commit on the hub; None: the main branch.
+        trust_remote_code: Whether Python code of the model folder may run.
+        device: Device of the model.
 
     Raises:
-        PolicyError: Same as in `load_policy`.
+        PolicyError: Same as for `load_policy`.
     """
     folder = resolve_model_folder(path, revision=revision, trust_remote_code=trust_remote_code)
     files = sorted((file.name, file.stat()) for file in folder.iterdir() if file.is_file())

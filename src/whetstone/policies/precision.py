@@ -27,9 +27,13 @@ _LEAST_RUNS, _MOST_RUNS = 4, 40
 
 
 def suitable_dtype(parameters: int, device: torch.device) -> torch.dtype:
-    """Return the precision that suits a model with `parameters` parameters: see `fast_dtype`.
+    """Return the precision that suits a model: float32 for small models, else the fast one of the device.
 
-    A model below `SMALL` parameters is computed in float32. On a GPU without bfloat16 the larger ones use float16.
+    On a GPU without bfloat16 instructions, large models are computed in float16.
+
+    Args:
+        parameters: Number of parameters; models below `SMALL` are small.
+        device: Device of the model.
     """
     if parameters < SMALL:
         return torch.float32
@@ -38,20 +42,21 @@ def suitable_dtype(parameters: int, device: torch.device) -> torch.dtype:
 
 
 def in_dtype(parameters: int, wanted: Precision, device: torch.device) -> torch.dtype:
-    """Return the precision of a model with `parameters` parameters on a device.
+    """Return the precision of a model on a device; `auto` selects `suitable_dtype`.
 
-    `auto`: `suitable_dtype`.
+    Args:
+        parameters: Number of parameters.
+        wanted: Precision that the recipe sets.
+        device: Device of the model.
     """
     return suitable_dtype(parameters, device) if wanted == "auto" else _DTYPES[wanted]
 
 
 def check_dtype(wanted: Precision, device: torch.device) -> None:
-    """Check that a device can compute in a precision.
-
-    A CPU can compute in all of them, in some slowly.
+    """Check that a device has instructions for a precision; a CPU emulates missing ones.
 
     Raises:
-        PolicyError: If the device has no instructions for it.
+        PolicyError: If the device has no instructions for the precision.
     """
     if wanted == "bfloat16" and device.type != "cpu" and _has_bfloat16(device) is False:
         raise PolicyError(f"bfloat16: {describe_device(device)} has no instructions for it; use float16 or float32")
@@ -94,7 +99,7 @@ def bfloat16_time_ratio() -> float:
 
 
 def describe_fast_dtype(device: torch.device) -> str:
-    """Describe the result of `fast_dtype` in one line, with the measured ratio."""
+    """Describe the faster precision of a device in one line, with the measured ratio on a CPU."""
     name = str(fast_dtype(device)).removeprefix("torch.")
     if device.type != "cpu":
         return f"{name} (reported by the driver)"

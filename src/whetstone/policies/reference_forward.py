@@ -35,26 +35,27 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class ReferenceForward:
-    """Two sequences with a shared prefix, and the reference logits at each of their tokens."""
+    """Two sequences with a shared prefix, and the model's own logits at each of their tokens.
+
+    Created by `run_reference_forward`, to check faster ways to compute a model.
+    """
 
     stem: int
     """Length of the shared prefix in tokens."""
     sequences: tuple[list[int], list[int]]
     """Token ids of both sequences, of equal length."""
     logits: Tensor
-    """[2, length, V]"""
+    """[2, length, V] logits of the model's own forward pass."""
 
     def relative_error(self, sequence: int, start: int, logits: Tensor) -> float:
-        """Return the error of logits relative to the reference, divided by the tolerance.
-
-        Above 1 they differ.
+        """Return the error of logits relative to the reference, divided by the tolerance; above 1 they differ.
 
         The error at a token is the norm of the difference of the log-probs, divided by the norm of the centered
         reference. The result is the maximum over tokens. In half precision it is the median, because rounding can send
         a token to another expert of a mixture.
 
         Args:
-            sequence: Index of the sequence.
+            sequence: Index of the sequence, 0 or 1.
             start: Position of the first token.
             logits: [n, V] logits at the tokens from `start` on.
         """
@@ -103,7 +104,7 @@ def run_reference_forward(model: torch.nn.Module) -> ReferenceForward:
 
 
 def architecture_key(model: torch.nn.Module) -> Hashable:
-    """Return a key of all properties, except weights, that decide how a model can be computed."""
+    """Return a hashable key of all properties except weights that determine how a model can be computed."""
     anything: Any = model
     first = next(model.parameters())
     modules = tuple((type(module), "forward" in vars(module)) for module in model.modules())
@@ -112,16 +113,13 @@ def architecture_key(model: torch.nn.Module) -> Hashable:
 
 
 def model_type(model: torch.nn.Module) -> str:
-    """Return the model type in Transformers: `llama`."""
+    """Return the model type in Transformers, such as `llama`."""
     anything: Any = model
     return str(anything.config.get_text_config().model_type)
 
 
 def get_setting(config: Any, name: str) -> Any:
-    """Return a setting of a configuration.
-
-    None if it has none, or one that differs between layers.
-    """
+    """Return a setting of a model configuration; None if it is missing or differs between layers."""
     try:
         return getattr(config, name, None)
     except RuntimeError:  # Transformers raises it if layers differ
@@ -129,19 +127,19 @@ def get_setting(config: Any, name: str) -> Any:
 
 
 def vocabulary_size(model: torch.nn.Module) -> int:
-    """Return the number of token ids of a model."""
+    """Return the number of token ids of a model: the number of its embeddings."""
     anything: Any = model
     return int(anything.get_input_embeddings().num_embeddings)
 
 
 def forward_accepts(model: torch.nn.Module, name: str) -> bool:
-    """Return whether the model's forward pass has a parameter of this name."""
+    """Return whether a model's `forward` has a parameter with this name."""
     return name in inspect.signature(type(model).forward).parameters
 
 
 @contextlib.contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Silence warnings of Transformers about caches and kernels within the block, while a way is tested."""
+    """Silence warnings of Transformers within the `with` block, while a way to compute a model is tested."""
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

@@ -12,15 +12,15 @@ from whetstone.policies.model_catalog import PUBLISHED
 
 
 def resolve_model_folder(path: Path | str, *, revision: str | None = None, trust_remote_code: bool = False) -> Path:
-    """Return the folder of a model; a model on the hub is downloaded.
+    """Return the local folder of a model; a hub model is downloaded.
 
     Args:
-        path: Folder, name of a stored model, or name on the hub.
+        path: Folder, name of a stored model, or name on the hub, in this order.
         revision: Branch, tag or commit on the hub; None: the main branch.
-        trust_remote_code: Whether to download code of the model.
+        trust_remote_code: Whether to download Python code of the model.
 
     Raises:
-        PolicyError: If there is none; the message suggests the nearest name.
+        PolicyError: If there is no such model; the message suggests the nearest name.
     """
     folder = Path(path).expanduser()
     if folder.is_dir():

@@ -14,9 +14,13 @@ import torch
 
 
 def with_attention(model: torch.nn.Module, *, attention: str) -> torch.nn.Module:
-    """Return a view with the same parameters and buffers, another attention implementation, and evaluation mode.
+    """Return a view of a model with another attention implementation, in evaluation mode.
 
-    Gradients that flow through the view are those of the model's parameters.
+    Parameters and buffers are shared: gradients through the view are those of the model's parameters.
+
+    Args:
+        model: Transformers model, which is not changed.
+        attention: Name of the attention implementation in Transformers.
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     view: Any = copy.deepcopy(model, memo=shared)
@@ -25,7 +29,7 @@ def with_attention(model: torch.nn.Module, *, attention: str) -> torch.nn.Module
 
 
 def on_cpu(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model if it is on the CPU, else a full copy there."""
+    """Return a model if it is on the CPU, otherwise a full copy on the CPU."""
     copies = {
         id(tensor): torch.nn.Parameter(tensor.detach().cpu(), requires_grad=tensor.requires_grad)
         if isinstance(tensor, torch.nn.Parameter)
@@ -37,11 +41,11 @@ def on_cpu(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def clone_trainable(model: torch.nn.Module, *, dtype: torch.dtype | None = None) -> torch.nn.Module:
-    """Return a copy of a model with separate trained parameters at their current values; all others are shared.
+    """Return a copy of a model with separate trainable parameters; frozen ones and buffers are shared.
 
     Args:
-        model: Model.
-        dtype: Data type of the copy; parameters of another one are copied, too. None: unchanged.
+        model: Model to copy.
+        dtype: Data type of the copy; frozen parameters of another type are copied too. None: unchanged.
     """
     known = {id(tensor): tensor for tensor in model.buffers()}
     for parameter in model.parameters():

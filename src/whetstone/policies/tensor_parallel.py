@@ -33,19 +33,23 @@ _PARTIAL = "replicated_with_grad_allreduce"
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """Modules of a model that are divided."""
+    """Modules of a model that are divided among ranks, from `tensor_plan`."""
 
     cuts: Mapping[str, Cut]
-    """Divided dimension by name of a linear module."""
+    """Divided dimension, by name of the linear module."""
     partial: tuple[str, ...]
-    """Names of replicated modules of whose gradient each rank has a part."""
+    """Names of replicated modules for which each rank has only a part of the gradient."""
 
 
 def tensor_plan(model: torch.nn.Module, ranks: int) -> TensorPlan:
     """Return the plan by which `ranks` ranks compute each layer of a model together.
 
+    Args:
+        model: Transformers model with a tensor-parallel plan.
+        ranks: Number of ranks.
+
     Raises:
-        PolicyError: If the model has no plan, one with an unknown style, or dimensions that are not divisible by the
+        PolicyError: If the model has no plan, the plan has an unknown style, or a dimension is not divisible by the
             number of ranks; the message names possible numbers.
     """
     styles = _styles_of(model)

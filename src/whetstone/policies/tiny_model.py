@@ -19,11 +19,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from whetstone.policies.policy import Policy
 
 PAD, END = "<|pad|>", "<|end|>"
+"""Padding token, and the token that ends a message."""
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+"""Tokens that start a message of each role."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+"""Chat template: role token, content and end token of each message."""
 # words with the space before them, single digits, single signs, white space
 WORDS = r" ?[\p{L}_]+|\p{N}|[^\s\p{L}\p{N}_]|\s"
 """Regular expression of the words into which the tokenizer splits text."""

@@ -45,24 +45,27 @@ def evaluate(
     progress: Progress | None = None,
     ask: Ask | None = None,
 ) -> Evaluation:
-    """Measure success on held-out tasks, with intervals: of a run's last checkpoint, or of a recipe's policy.
+    """Measure success on held-out tasks, of a run's last checkpoint or of a recipe's policy.
 
     Works inside a running event loop, as in a notebook.
 
     Args:
-        run_or_recipe: A run's summary or directory, or a recipe as for `load_recipe`.
-        overrides: `key=value`, values in YAML.
+        run_or_recipe: Summary or directory of a run, or a recipe as for `load_recipe`.
+        overrides: `key=value` overrides of the recipe, values in YAML.
         policy: Policy to evaluate instead: a run, a model folder, or an endpoint.
-        episodes: Number of held-out tasks; None: that of the recipe, here and below.
-        samples: Episodes per task, for pass@k.
-        temperature: Sampling temperature; 0 is greedy.
-        seed: Random seed for sampling.
-        into: Folder that episodes are stored in; the same call resumes from them.
+        episodes: Number of held-out tasks; None: the recipe's setting.
+        samples: Episodes per task, for pass@k; None: the recipe's setting.
+        temperature: Sampling temperature, 0 is greedy; None: the recipe's setting.
+        seed: Random seed for sampling; None: the recipe's setting.
+        into: Folder that episodes are stored in; the same call resumes from it. None: episodes are not stored.
         progress: Progress display; None: a bar in a terminal or notebook, else lines.
-        ask: Same as for `train`.
+        ask: Asks for permission to call tools that change something; see `train`.
+
+    Returns:
+        Success rate with its confidence interval, costs, and causes of failed episodes.
 
     Raises:
-        WhetstoneError: If a recipe, file or folder is invalid, or there is no such run.
+        WhetstoneError: If a recipe, file or folder is invalid, or the run does not exist.
     """
     settings = {"episodes": episodes, "samples": samples, "temperature": temperature}
     changes = [f"evaluation.{key}={value}" for key, value in settings.items() if value is not None]
@@ -75,19 +78,21 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedAgent:
-    """An agent to evaluate, with its recipe."""
+    """Agent to evaluate: a recipe with the policy or endpoint that acts; returned by `load_agent`."""
 
     resolved: Resolved
+    """Recipe of the evaluation: tasks, environment, reward and settings."""
     policy: Policy | None = None
-    """Policy; None: that of the recipe."""
+    """Policy that acts; None: the recipe's `policy`."""
     memory: Mapping[str, Any] | None = None
-    """State of stateful components of the method."""
+    """State of the method's stateful components, by name; None: initial state."""
     endpoint: ChatEndpoint | None = None
-    """Model endpoint that acts instead of the policy."""
+    """Model endpoint that acts instead of the policy; None: the policy acts."""
     run_dir: Path | None = None
-    """Run directory of the recipe."""
+    """Run directory of the recipe; None: the recipe is not of a run."""
     every_member: bool = False
-    """Whether `memory` has the other members of a run with several (`policies`), which are evaluated as well."""
+    """Whether the other members of a run with several (`policies`) are evaluated as well, with their states from
+    `memory`."""
 
 
 def load_agent(
@@ -97,14 +102,16 @@ def load_agent(
     *,
     member: str | None = None,
 ) -> EvaluatedAgent:
-    """Return the agent of a run or recipe.
+    """Load the agent of a run, or prepare that of a recipe, for `evaluate_agent`.
 
     Args:
-        policy: Same as for `evaluate`.
+        run_or_recipe: Summary or directory of a run, or a recipe as for `load_recipe`.
+        overrides: `key=value` overrides of the recipe.
+        policy: Policy to evaluate instead: a run, a model folder, or an endpoint.
         member: Member of a run with several (`policies`); None: the first.
 
     Raises:
-        WhetstoneError: If there is neither, or the recipe is invalid.
+        WhetstoneError: If neither a run nor a recipe exists, or the recipe is invalid.
     """
     resolved, run = resolve_recipe(run_or_recipe, overrides)
     trained = partial(final_agent, trust_remote_code=resolved.recipe.policy.trust_remote_code)
@@ -119,10 +126,17 @@ def load_agent(
 
 
 def resolve_recipe(run_or_recipe: RunOrRecipe, overrides: Sequence[str] = ()) -> tuple[Resolved, Path | None]:
-    """Return the recipe with overrides, and its run directory or checkpoint, or None.
+    """Return the recipe of a run or recipe file with overrides, and the run directory or checkpoint.
+
+    Args:
+        run_or_recipe: Summary or directory of a run, a checkpoint, or a recipe as for `load_recipe`.
+        overrides: `key=value` overrides of the recipe.
+
+    Returns:
+        The recipe; and the path of the run or checkpoint, or None for a recipe.
 
     Raises:
-        WhetstoneError: If there is neither a run nor a recipe, or the recipe is invalid.
+        WhetstoneError: If neither a run nor a recipe exists, or the recipe is invalid.
     """
     if isinstance(run_or_recipe, RunSummary):
         run_or_recipe = run_or_recipe.run_dir
@@ -148,17 +162,22 @@ def evaluate_agent(
     on_group: Callable[[Group], None] | None = None,
     ask: Ask | None = None,
 ) -> tuple[Evaluation, dict[str, Any]]:
-    """Evaluate an agent; return the evaluation and all settings that determine it.
+    """Evaluate an agent on held-out tasks.
 
     Args:
-        seed: Random seed; None: that of the recipe.
-        record: Record of the episodes.
+        agent: Agent and recipe.
+        seed: Random seed; None: the recipe's.
+        record: Record of the episodes, from which an interrupted evaluation resumes; None: episodes are not stored.
+        progress: Progress display.
         log: Receives lines about slow operations and skipped data; None: `progress` shows them.
-        on_group: Called with each task's episodes as they end.
-        ask: Same as for `train`.
+        on_group: Called with the episodes of each task when they have ended.
+        ask: Asks for permission to call tools that change something; see `train`.
+
+    Returns:
+        The evaluation, and all settings that determine it (`evaluation_protocol`).
 
     Raises:
-        WhetstoneError: Same as for `assemble`; or if the record is of another evaluation.
+        WhetstoneError: Same as for `assemble`; or if the record contains another evaluation.
     """
     parts = [(agent.resolved, count_evaluation)]
     resolved = permit_run(agent.resolved, parts, ask=ask, log=log or progress.say, measured=agent.run_dir)

@@ -23,15 +23,19 @@ from whetstone.training.evaluation_loop import evaluate_policy, write_evaluation
 from whetstone.training.kept import validation_path
 
 _MOST_AT_ONCE = 2
+"""Maximum number of evaluations that run concurrently."""
 
 
 class BackgroundEvaluations:
-    """Running evaluations.
+    """Evaluations that run while a stage trains, each with a copy of the weights.
+
+    Created by `SingleRun` for each stage.
 
     Args:
-        run_dir: Run directory; results are written to `evaluations/`, as `STAGE-000010.json`.
-        log: Receives a line with each result.
-        on_result: Called with the stage, the step and the result of each.
+        assembly: Components of the run.
+        run_dir: Run directory; results are written to `evaluations/STAGE-000010.json`.
+        log: Receives one line with each result.
+        on_result: Called with the stage, the step and the result of each evaluation on test tasks.
     """
 
     def __init__(
@@ -46,12 +50,15 @@ class BackgroundEvaluations:
         self._running: dict[Path, asyncio.Task[None]] = {}
 
     async def start_evaluation(self, stage: str, step: int, *, validates: bool = False) -> None:
-        """Start an evaluation of the current weights, unless its result exists.
+        """Start an evaluation of the current weights, unless its result file exists.
 
-        Returns immediately, unless two evaluations are running already.
+        The call returns immediately, unless two evaluations are running already.
 
         Args:
-            validates: Whether to evaluate on validation tasks, for `kept.py`, instead of the first test tasks.
+            stage: Name of the stage.
+            step: Step after which the weights are evaluated.
+            validates: Whether to use the validation tasks, to select a checkpoint (`kept.py`), instead of the first
+                test tasks.
         """
         path = validation_path(self.run_dir, step)
         if not validates:
@@ -66,10 +73,10 @@ class BackgroundEvaluations:
         self._running[path] = asyncio.create_task(evaluating)
 
     async def finish_pending(self) -> None:
-        """Wait for the running evaluations.
+        """Wait for the running evaluations, before a checkpoint is saved.
 
         Raises:
-            Exception: If one failed.
+            Exception: The error of an evaluation that failed.
         """
         if self._running:
             await asyncio.wait(self._running.values())

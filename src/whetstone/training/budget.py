@@ -14,13 +14,15 @@ from typing import Any
 from whetstone.recipe.stage_settings import BudgetSettings
 
 UNITS = ("episodes", "sampled_tokens", "tool_calls", "seconds", "hours", "dollars")
+"""Units of a budget, the keys of `BudgetSettings`."""
 
 
 def compute_spending(rows: Sequence[Mapping[str, Any]], stage: str = "reinforcement") -> dict[str, float]:
-    """Return the amounts that a stage has spent so far, by the units of `BudgetSettings`.
+    """Return the amounts that a stage has spent so far, by unit of `BudgetSettings`.
 
     Args:
         rows: Rows of `metrics.jsonl`.
+        stage: Name of the stage.
     """
     stage_rows = [row for row in rows if row["stage"] == stage]
     spent = {unit: sum(row.get(f"cost_per_step/{unit}") or 0.0 for row in stage_rows) for unit in UNITS[:3]}
@@ -39,18 +41,26 @@ def _total(counts: Sequence[float]) -> float:
 def budget_fraction_spent(
     rows: Sequence[Mapping[str, Any]], budget: BudgetSettings | None, stage: str = "reinforcement"
 ) -> float:
-    """Return the used fraction of a stage's budget, in the unit with the highest one; at 1 the stage ends.
+    """Return the used fraction of a stage's budget; at 1 or more the stage ends.
 
-    It is 0 without a budget.
+    With limits in several units, the highest fraction counts. Without a budget, the fraction is 0.
 
     Args:
         rows: Rows of `metrics.jsonl`.
+        budget: Limits of the stage; None: no budget.
+        stage: Name of the stage.
     """
     return max(_shares(rows, budget, stage).values(), default=0.0) if budget is not None else 0.0
 
 
 def most_spent_unit(rows: Sequence[Mapping[str, Any]], budget: BudgetSettings, stage: str = "reinforcement") -> str:
-    """Return the unit of its budget with the highest used fraction."""
+    """Return the unit of a budget with the highest used fraction, which ends the stage.
+
+    Args:
+        rows: Rows of `metrics.jsonl`.
+        budget: Limits of the stage.
+        stage: Name of the stage.
+    """
     shares = _shares(rows, budget, stage)
     return max(shares, key=lambda unit: shares[unit])
 

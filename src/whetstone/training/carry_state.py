@@ -31,11 +31,17 @@ def restore_component_state(
 ) -> tuple[MethodComponents, Position]:
     """Return the method and position of a run with the state of its components loaded.
 
-    The state is that of the run's last checkpoint. Before the first step it is that of the runs in `init_state_from` of
-    the recipe; later entries take precedence.
+    The checkpoint is the last one of the run. Before the first step, the states are those of the runs in the recipe's
+    `init_state_from`; later entries take precedence.
 
     Args:
-        log: Receives a line about each restored component and its source.
+        method: Method whose components receive their states.
+        resolved: Recipe of the run.
+        position: Position of the run, with the states of its last checkpoint.
+        log: Receives one line about each restored component and its source.
+
+    Returns:
+        The method and the position, both with the number of steps of earlier runs.
 
     Raises:
         RecipeError: If an entry of `init_state_from` has no state of a component of this recipe.
@@ -66,12 +72,27 @@ def restore_component_state(
 
 
 def latest_checkpoints_with_state(resolved: Resolved, before: Sequence[Path]) -> list[str]:
-    """Return the checkpoints of the last runs with the state of each component of a recipe, the earliest first."""
+    """Return the kept checkpoints of runs that have the latest state of a component of a recipe.
+
+    Args:
+        resolved: Recipe of the next stage.
+        before: Run directories of the earlier stages, in order.
+
+    Returns:
+        Paths for `init_state_from`, the earliest first.
+    """
     return checkpoints_with_state(resolved, [path for path in map(kept_checkpoint, before) if path is not None])
 
 
 def checkpoints_with_state(resolved: Resolved, checkpoints: Sequence[Path]) -> list[str]:
-    """Return those checkpoints that have the latest state of a component that the recipe has with the same options."""
+    """Return the checkpoints that have the latest state of a component of a recipe.
+
+    A component has the same name and the same options in both recipes.
+
+    Args:
+        resolved: Recipe of the run that receives the states.
+        checkpoints: Checkpoints, the earliest first.
+    """
     latest: dict[str, Path] = {}
     for checkpoint in checkpoints:
         latest |= dict.fromkeys(_the_same(checkpoint, read_position(checkpoint), resolved.recipe), checkpoint)

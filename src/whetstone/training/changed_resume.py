@@ -31,16 +31,18 @@ _NO_START = frozenset({"policy", "chat"})
 def change_run(
     run_dir: Path, resolved: Resolved, stored: Resolved, different: Differences, *, log: Callable[[str], None]
 ) -> None:
-    """Record another recipe for the steps of a run that are not made yet.
+    """Record that a run continues with another recipe after its last recorded step.
 
     Args:
-        resolved: The recipe with which the run continues.
-        stored: The recipe that it had.
-        different: The keys that differ and affect results.
-        log: Receives a line that describes the change.
+        run_dir: Run directory.
+        resolved: Recipe with which the run continues.
+        stored: Recipe of the run so far.
+        different: Keys that differ and affect results.
+        log: Receives lines that describe the change.
 
     Raises:
-        RunDirectoryError: A key cannot change, or the change has no effect.
+        RunDirectoryError: If a key cannot change, or the change has no effect. The message has the command for a new
+            run.
     """
     if list_stages(stored) or list_stages(resolved):
         refuse_change(run_dir, next(iter(different)), different, "cannot change in a chain of stages")
@@ -76,10 +78,11 @@ def change_run(
 
 
 def era_of(run_dir: Path, resolved: Resolved) -> Era:
-    """Return the recipe of the step after the last checkpoint of a run, and the change that ends it.
+    """Return the recipe that the next step of a run uses, and the change that ends it.
 
     Args:
-        resolved: The current recipe, for a run that has not changed.
+        run_dir: Run directory.
+        resolved: Current recipe, for a run whose recipe has not changed.
     """
     if not read_changes(run_dir):
         return Era(resolved)
@@ -89,7 +92,13 @@ def era_of(run_dir: Path, resolved: Resolved) -> Era:
 
 
 def refuse_change(run_dir: Path, key: str, different: Mapping[str, tuple[Any, Any]], problem: str) -> None:
-    """Refuse a change of a key, with the command for a new run that starts from the last checkpoint.
+    """Refuse to change a key of a run; the message has the command for a new run from the last checkpoint.
+
+    Args:
+        run_dir: Run directory.
+        key: Key that cannot change.
+        different: (old, new) value of every changed key.
+        problem: Reason, a predicate such as "cannot change in a run".
 
     Raises:
         RunDirectoryError: Always.

@@ -30,76 +30,93 @@ EVALUATION = "evaluations"
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """Work of a stage, or of the evaluations of a run."""
+    """Number of updates and episodes of a stage, or of the evaluations of a run."""
 
     name: str
+    """Name of the row: the stage, with the name of its ablation; or `evaluations`."""
     updates: int
+    """Number of optimizer steps."""
     episodes: int
-    """Episodes that are played; the demonstrations of an expert included."""
+    """Number of episodes that are played, including demonstrations of an expert."""
     key: str = ""
-    """Name of the stage, without that of an ablation; its rates have this name."""
+    """Name of the stage without that of an ablation, by which measured rates are found."""
     is_scored: bool = True
     """Whether the reward scores its episodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageRates:
-    """Measured cost of a stage."""
+    """Measured cost per update and episode of a stage."""
 
     seconds_per_update: float = 0.0
+    """Duration of a step, including sampling, in seconds."""
     seconds_per_episode: float = 0.0
+    """Duration of an episode of an evaluation, in seconds."""
     calls_per_episode: float = 0.0
+    """Mean number of tool calls per episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """Result of a trial of a run."""
+    """Measurements of a short trial of a run, from `run_trial`."""
 
     rates: dict[str, StageRates]
-    """By name of the stage; evaluations have the name `evaluations`."""
+    """Rates by name of the stage; those of evaluations have the name `evaluations`."""
     start_seconds: float
-    """Time from the start of a run to its first evaluation."""
+    """Time from the start of a run to its first evaluation, in seconds."""
     requests_per_episode: float
-    """Judge requests of a scored episode."""
+    """Mean number of judge requests per scored episode."""
     dollars_per_episode: float
+    """Mean price of the judge requests per scored episode, in the currency of `prompt_price`."""
     seconds: float
-    """Duration of the trial."""
+    """Duration of the trial, in seconds."""
     updates: dict[str, int] = field(default_factory=dict)
-    """Updates that were measured, by name of the stage."""
+    """Number of measured updates, by name of the stage."""
     error: str = ""
-    """Why the stages without measured updates could not be tried."""
+    """Reason why the remaining stages have no measured updates; empty if all have."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """Cost of a stage."""
+    """Estimated cost of a stage."""
 
     name: str
+    """Name of the stage, `evaluations`, or `total`."""
     updates: int
+    """Number of optimizer steps."""
     episodes: int
+    """Number of episodes that are played."""
     tool_calls: int
-    """One per turn without a trial."""
+    """Number of tool calls; without a trial, one per turn is assumed."""
     judge_requests: float
+    """Number of requests to judges."""
     dollars: float | None = None
     """Price of the judge requests, in the currency of `prompt_price`; None without a trial."""
     seconds: float | None = None
-    """None without a trial."""
+    """Duration in seconds; None without a trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """Cost of a run."""
+    """Estimated cost of a run, from `estimate_cost`."""
 
     stages: Sequence[StageCost]
+    """Cost of each stage, of all evaluations, and of ablations."""
     memory: Sequence[MemoryShare]
+    """Estimated memory by device and part."""
     start_seconds: float | None
+    """Time for loading before the first evaluation, in seconds; None without a trial."""
     trial: TrialResult | None
+    """Result of the trial; None: no trial was made."""
     calls_per_turn: int = 1
     """Maximum number of tool calls of a turn."""
 
     @property
     def total(self) -> StageCost:
-        """Return the sum over all stages, with the time for loading."""
+        """Sum over all stages, including the time for loading.
+
+        Seconds and dollars are None if they are unknown for a stage.
+        """
         parts = self.stages
         seconds = [part.seconds for part in parts if part.seconds is not None]
         dollars = [part.dollars for part in parts if part.dollars is not None]
@@ -114,7 +131,7 @@ class RunCost:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the cost as JSON: `stages`, `total`, `memory` in bytes by device and part, and the trial."""
+        """Convert to JSON with the keys `stages`, `total`, `memory` (bytes by device and part) and `trial`."""
         return {
             "stages": [asdict(stage) for stage in self.stages],
             "total": asdict(self.total),
@@ -127,7 +144,7 @@ class RunCost:
 
 
 def run_work(resolved: Resolved) -> list[StageWork]:
-    """Return the work of all stages of a run, of its evaluations and of its ablations."""
+    """Return the updates and episodes of all stages, evaluations and ablations of a run."""
     work: list[StageWork] = []
     for stage in list_stages(resolved):
         work += _stage_work(stage.resolved, stage.name)
@@ -148,23 +165,24 @@ def _merge_evaluations(work: Sequence[StageWork]) -> list[StageWork]:
 
 
 def count_episodes(resolved: Resolved) -> int:
-    """Return the number of episodes of a run without its ablations, evaluations included."""
+    """Return the number of episodes of a run, including evaluations and without ablations."""
     return sum(part.episodes for part in _stage_work(resolved))
 
 
 def count_evaluation(resolved: Resolved) -> int:
-    """Return the number of episodes of one evaluation."""
+    """Return the number of episodes of one evaluation: held-out tasks times samples."""
     settings = resolved.recipe.evaluation
     tasks = build_source(resolved, "tasks", resolved.recipe.tasks.options).held_out(settings.episodes)
     return len(tasks) * settings.samples
 
 
 def estimate_cost(resolved: Resolved, *, judges: int, trial: TrialResult | None = None) -> RunCost:
-    """Estimate the cost of a run.
+    """Estimate updates, episodes, tool calls, judge requests, time and memory of a run.
 
     Args:
-        judges: Number of judges of the reward; without a trial each is asked once per episode that is scored.
-        trial: Measured rates; None: only the counts that follow from the recipe.
+        resolved: Recipe.
+        judges: Number of judges of the reward. Without a trial, one request per judge and scored episode is assumed.
+        trial: Measured rates; None: only counts that follow from the recipe.
     """
     stages = [_stage_cost(part, resolved, judges, trial) for part in run_work(resolved)]
     memory = estimate_memory_shares(resolved, trains=True)
@@ -173,7 +191,7 @@ def estimate_cost(resolved: Resolved, *, judges: int, trial: TrialResult | None 
 
 
 def max_calls_per_turn(resolved: Resolved) -> int:
-    """Return the maximum number of tool calls of a turn: the option of the environment, or its default."""
+    """Return the maximum number of tool calls per turn: the recipe's option, or the environment's default."""
     settings = resolved.recipe.environment
     limit = (settings.model_extra or {}).get("max_calls_per_turn")
     if limit is not None:

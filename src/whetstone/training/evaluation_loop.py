@@ -46,16 +46,20 @@ _COSTS = TypeAdapter(Costs)
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRecord:
-    """Episodes of an evaluation in a folder, one group per line, written as it finishes.
+    """Folder with the episodes of an evaluation, one group per line, from which the evaluation resumes.
 
     Args:
-        folder: Created if it does not exist.
+        folder: Created by `open` if it does not exist.
     """
 
     folder: Path
+    """Folder with `protocol.json`, `groups.jsonl` and the result."""
 
     def open(self, protocol: dict[str, Any]) -> None:
-        """Start an evaluation, or resume the recorded one.
+        """Start an evaluation in the folder, or resume the recorded one.
+
+        Args:
+            protocol: Settings that determine the evaluation; see `evaluation_protocol`.
 
         Raises:
             RunDirectoryError: If the folder has another evaluation; the message names the difference.
@@ -78,7 +82,7 @@ class EvaluationRecord:
         """Check that an evaluation can be recorded in the folder.
 
         Raises:
-            RunDirectoryError: If it is a file, or has other content.
+            RunDirectoryError: If the path is a file, or the folder has other content.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise RunDirectoryError(f"{self.folder}: is a file; an evaluation is kept in a folder")
@@ -91,7 +95,7 @@ class EvaluationRecord:
     def groups(self, plans: Iterable[GroupPlan]) -> dict[int, Group]:
         """Return the recorded groups by number.
 
-        A damaged line is ignored with a warning, and its group played again.
+        A damaged line is skipped with a warning, so that its group is played again.
         """
         path, groups = self.folder / "groups.jsonl", {}
         tasks = {plan.number: plan for plan in plans}
@@ -114,10 +118,10 @@ class EvaluationRecord:
         return groups
 
     def add(self, group: Group) -> None:
-        """Record a group.
+        """Append a finished group to the record.
 
         Raises:
-            SaveError: If it cannot be written.
+            SaveError: If the group cannot be written.
         """
         head = orjson.dumps({"number": group.number, "task": group.task.id, "costs": asdict(group.costs)})
         encoded = b",".join(encode_trajectory(trajectory) for trajectory in group.trajectories)
@@ -128,14 +132,14 @@ class EvaluationRecord:
             file.write(head[:-1] + b',"trajectories":[' + encoded + b"]}\n")
 
     def of_member(self, name: str) -> EvaluationRecord:
-        """Return the record of the episodes of another member of `policies`."""
+        """Return the record for the episodes of another member of `policies`, in a subfolder."""
         folder = self.folder / MEMBERS / name
         with convert_save_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return EvaluationRecord(folder)
 
     def finish(self, result: Evaluation, groups: Iterable[Group]) -> None:
-        """Write the result, and the episodes in the format of a run."""
+        """Write the result, and all episodes as `trajectories.jsonl`, the format of a run."""
         write_json(self.folder / "evaluation.json", result.to_json())
         lines = [encode_trajectory(trajectory).decode() + "\n" for group in groups for trajectory in group.trajectories]
         write_text(self.folder / "trajectories.jsonl", "".join(lines))
@@ -156,20 +160,28 @@ async def evaluate_policy(
     record: EvaluationRecord | None = None,
     every_member: bool = False,
 ) -> tuple[Evaluation, list[Group]]:
-    """Measure success on held-out tasks, in the order of the source; return the evaluation and its groups.
+    """Measure success on held-out tasks, in the order of the task source.
 
-    If several members of `policies` play seats, the first one plays its own, and scripts play the others.
+    If several members of `policies` play seats, the first one is evaluated in its own seat, and scripts play the
+    others.
 
     Args:
+        assembly: Components of the run.
+        engine: Engine that samples from the policy.
         episodes: Number of tasks.
         first: Number of held-out tasks that are skipped before them.
         samples: Episodes per task, unless `evaluation.strategy` sets it.
+        temperature: Sampling temperature.
+        seed: Random seed.
         on_group: Called with each group as it finishes.
         watched: Called with the collector before it starts, to show its status.
         actor: Actor that is evaluated; None: the policy.
         record: Record of finished groups; recorded ones are not played again.
-        every_member: Also evaluate the other trained members of `policies`, each in its own seat, as
+        every_member: Whether to evaluate the other trained members of `policies` as well, each in its own seat, as
             `Evaluation.members`. Their groups follow those of the first, and are not passed to `on_group`.
+
+    Returns:
+        The evaluation and its groups, in the order of the tasks.
     """
     seats = evaluation_seats(assembly)
     tasks = await run_in_turn(lambda: list(assembly.source.held_out(first + episodes))[first:])
@@ -222,10 +234,12 @@ async def _play_groups(
 
 
 def write_evaluation(folder: Path, name: str, groups: Iterable[Group], first: str) -> None:
-    """Write the trajectories of an evaluation, those of each member of `policies` into a file (`member_file`).
+    """Write the trajectories of an evaluation, one file per member of `policies` (`member_file`).
 
     Args:
+        folder: Folder of the files.
         name: Name of the file of the first member, without `.jsonl`.
+        groups: Groups of the evaluation.
         first: Name of the first member of `policies`; empty: the run has one model.
     """
     by_member: dict[str, list[Trajectory]] = {name: []}
@@ -237,17 +251,27 @@ def write_evaluation(folder: Path, name: str, groups: Iterable[Group], first: st
 
 
 def member_file(name: str, member: str) -> str:
-    """Return the name of the file with the trajectories of a member; empty: the first, or the only model."""
+    """Return the name of the file with the trajectories of a member.
+
+    Args:
+        name: Name of the file of the first member, such as `evaluation-reinforcement`.
+        member: Name of the member; empty: the first, or the only model.
+    """
     return name.replace("evaluation-", f"evaluation-{member}-", 1) if member else name
 
 
 def evaluation_protocol(
     assembly: RunComponents, tasks: Iterable[Task], *, samples: int, temperature: float, seed: int, who: str = ""
 ) -> dict[str, Any]:
-    """Return all settings that determine an evaluation, as values to print and compare.
+    """Return all settings that determine an evaluation, to print them and to compare two evaluations.
 
     Args:
-        who: Name of the agent if it is not the policy.
+        assembly: Components of the run.
+        tasks: Held-out tasks.
+        samples: Episodes per task.
+        temperature: Sampling temperature.
+        seed: Random seed.
+        who: Name of the agent if it is not the policy; empty: a digest of the policy's weights.
     """
     recipe, written, listed = assembly.resolved.recipe, assembly.resolved.to_dict(), list(tasks)
     specs = find_known_tools(assembly.environment())
@@ -280,7 +304,7 @@ def evaluation_protocol(
 
 
 def weights_digest(policy: Policy) -> str:
-    """Return a digest of the weights."""
+    """Return a digest of a policy's weights: 16 hexadecimal digits of SHA-256."""
     digest = hashlib.sha256()
     for name, tensor in sorted(policy.model.state_dict().items()):
         digest.update(name.encode())

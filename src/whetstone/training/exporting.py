@@ -48,16 +48,19 @@ from whetstone.trajectory_json import read_trajectory
 TemplateChoice = Literal["training", "original"]
 _SAMPLING = ("temperature", "top_p")
 _MAX_EPISODES = 16
-"""Stored episodes whose prompts are compared."""
+"""Maximum number of stored episodes whose prompts are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What an export wrote."""
+    """Result of `export_model`."""
 
     folder: Path
+    """Folder that was written."""
     parameters: int
+    """Number of parameters of the policy."""
     is_adapter: bool
+    """Whether adapters were written without merging them."""
     lines: tuple[str, ...]
     """Lines for the terminal: kind of weights, base model, chat template, files."""
 
@@ -72,19 +75,22 @@ def export_model(
     template: TemplateChoice = "training",
     member: str | None = None,
 ) -> ExportResult:
-    """Export a run at its last checkpoint, a checkpoint of a run, or a model folder.
+    """Export a run at its last checkpoint, a checkpoint, or a model folder for other programs.
 
     Args:
-        weights: `adapter` writes adapters without merging them, with their base next to them unless the hub has it;
-            `auto` does so only if the hub has the base.
+        run_or_model: Run directory, checkpoint, model folder or name of a model.
+        output_dir: New folder to write.
+        weights: `merged` merges adapters; `adapter` writes adapters without merging them, with their base next to them
+            unless the hub has it; `auto` writes adapters only if the hub has the base.
         dtype: Precision of merged weights; None: bfloat16.
-        gguf: Also write a GGUF file and an Ollama Modelfile.
-        template: `original` keeps the chat template of the model.
-        member: Member of a run with several models (`policies`), which requires one.
+        gguf: Whether to write a GGUF file and an Ollama Modelfile as well.
+        template: `training` exports a template that renders the tokens of training; `original` keeps the model's own.
+        member: Member of a run with several models (`policies`); required for such a run.
 
     Raises:
-        WhetstoneError: There is no such run or member, an option does not fit, or the chat template cannot be rendered.
-        SaveError: The folder exists, or cannot be written.
+        WhetstoneError: If the run or member does not exist, an option does not fit, or the chat template cannot be
+            rendered.
+        SaveError: If the folder exists, or cannot be written.
     """
     logging.set_verbosity_error()  # test prompts may be longer than the context of a small model
     path = Path(run_or_model)
@@ -152,10 +158,15 @@ def export_model(
 
 
 def stored_prompts(run: Path, chat: Chat, tools: Sequence[ToolSpec]) -> tuple[Prompt, ...]:
-    """Return the prompts of stored episodes, those whose messages describe them.
+    """Return the prompts of stored episodes of a run, with which the exported template is tested.
 
-    Turns after an unreadable call, an inserted turn or a rewritten context are left out: no plain message list has
-    their tokens.
+    Turns after an unreadable call, an inserted turn or a rewritten context are left out: no message list has their
+    tokens.
+
+    Args:
+        run: Run directory.
+        chat: Chat of the policy.
+        tools: Tools offered in training.
     """
     folders = [run, *sorted((run / "stages").glob("*"))]
     rows = next((rows for folder in reversed(folders) if (rows := stored_lines(folder, most=_MAX_EPISODES))), [])
@@ -190,7 +201,7 @@ def _chat(named: str, resolved: Resolved | None, policy: Policy) -> tuple[Chat, 
     """Return the chat of a policy, and the name of its tool-call format.
 
     Raises:
-        PolicyError: The chat template cannot be rendered.
+        PolicyError: If the chat template cannot be rendered.
     """
     if resolved is not None:
         name, variables = resolved.recipe.chat.format, resolved.recipe.chat.variables
@@ -208,7 +219,7 @@ def _chat(named: str, resolved: Resolved | None, policy: Policy) -> tuple[Chat, 
 
 
 def _tools(resolved: Resolved | None) -> tuple[tuple[ToolSpec, ...], str]:
-    """Return the tools on offer in training, and why they are not known."""
+    """Return the tools offered in training, and the reason if they are not known."""
     if resolved is None:
         return (), ""
     try:
@@ -227,9 +238,10 @@ def _template(
 
 
 def _test_folder(folder: Path, prompts: Sequence[Prompt]) -> tuple[int, int]:
-    """Render prompts by the exported folder.
+    """Render prompts with the tokenizer of the exported folder.
 
-    Return how many are reproduced, and how many up to the model's turns.
+    Returns:
+        (number of prompts that are reproduced exactly, number that are reproduced up to the model's own turns).
     """
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     differences = [find_difference(tokenizer, tokenizer.chat_template, prompt) for prompt in prompts]
@@ -268,7 +280,7 @@ def _describe_template(
 
 
 def _set_generation(policy: Policy, chat: Chat, resolved: Resolved | None) -> None:
-    """Store where turns end, and how training samples, as defaults of `generate` and of vLLM."""
+    """Store stop tokens and sampling parameters of training as defaults of `generate` and of vLLM."""
     model: Any = policy.model
     settings = model.generation_config
     if settings is None:

@@ -19,12 +19,15 @@ def final_agent(
     """Load the policy and the state of the method's components from a run's last checkpoint.
 
     Args:
-        run_dir: The run, or one of its checkpoints.
-        trust_remote_code: Same as for `load_policy`; the setting in the run's recipe is ignored.
+        run_dir: Run directory, or one of its checkpoints.
+        trust_remote_code: Whether Python code of the model folder may run; the setting in the run's recipe is ignored.
         member: Member of a run with several (`policies`); None: the first.
 
+    Returns:
+        The policy; and the states of components by name, with those of the other members under `MEMBERS`.
+
     Raises:
-        RunDirectoryError: If it has no intact checkpoint, or no such member.
+        RunDirectoryError: If the run has no intact checkpoint, or no such member.
     """
     path, base = final_checkpoint(run_dir)
     policy, state, position = load_checkpoint(path, trust_remote_code=trust_remote_code, base_path=base)
@@ -40,10 +43,11 @@ def require_member(run_dir: Path, member: str | None) -> None:
     """Check that a member is named if several members of a run play seats.
 
     Args:
-        run_dir: The run, or one of its checkpoints.
+        run_dir: Run directory, or one of its checkpoints.
+        member: Name of the member; None: not named.
 
     Raises:
-        RunDirectoryError: If none is named.
+        RunDirectoryError: If no member is named and the run has several; the message lists them.
     """
     path, _ = final_checkpoint(run_dir)
     names = list(_policies(path))
@@ -67,11 +71,13 @@ def _policies(checkpoint: Path) -> Mapping[str, Any]:
 def final_checkpoint(run_dir: Path) -> tuple[Path, Path | None]:
     """Return the last checkpoint of a run, and the model folder that its recipe names.
 
+    For a run with several stages, the checkpoint is that of the last stage that trained a policy.
+
     Args:
-        run_dir: The run, or one of its checkpoints; that one is returned without a model folder.
+        run_dir: Run directory, or a checkpoint, which is returned without a model folder.
 
     Raises:
-        RunDirectoryError: If it has no intact checkpoint.
+        RunDirectoryError: If the run has no intact checkpoint.
     """
     if run_of_checkpoint(run_dir) is not None:
         return run_dir, None
@@ -93,10 +99,11 @@ def final_policy(run_dir: Path, *, trust_remote_code: bool = False, member: str 
     """Load the policy of a run's last checkpoint.
 
     Args:
-        trust_remote_code: Same as for `final_agent`.
-        member: Same as for `final_agent`.
+        run_dir: Run directory, or one of its checkpoints.
+        trust_remote_code: Whether Python code of the model folder may run.
+        member: Member of a run with several (`policies`); None: the first.
 
     Raises:
-        RunDirectoryError: If it has no intact checkpoint, or no such member.
+        RunDirectoryError: If the run has no intact checkpoint, or no such member.
     """
     return final_agent(run_dir, trust_remote_code=trust_remote_code, member=member)[0]

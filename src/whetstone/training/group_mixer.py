@@ -2,9 +2,9 @@
 
     sampled groups + source A (fraction a) + source B (fraction b) → one update
 
-Each source is asked for the groups of the next update while the learner computes. An update waits for a source at most
-`timeout_seconds`; the groups that are late join a later update. The record of a run has which groups of each source an
-update took, so that a resumed run makes the update again with the same groups.
+The groups of the next update are requested from each source while the learner computes. An update waits for a source at
+most `timeout_seconds`; late groups join a later update. The record of a run stores which groups of each source an
+update used, so that a resumed run repeats the update with the same groups.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from whetstone.trajectory import Group, Provenance
 from whetstone.user_code import describe_exception
 
 Spans = Mapping[str, Sequence[int]]
-"""By source, (position of the first group, number of groups) of an update."""
+"""By source, (position of the first group, number of groups) that an update uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixedGroups:
-    """Groups that sources contribute to an update."""
+    """Groups of other sources in an update, from `GroupMixer.take`."""
 
     groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
-    """By source."""
+    """Groups by name of the source."""
     spans: Spans = field(default_factory=dict)
+    """Positions of these groups in their sources, for the record of the run."""
     late: tuple[str, ...] = ()
-    """Sources that did not respond within their time limit."""
+    """Names of the sources that did not respond within their time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +48,26 @@ class _Request:
 
 
 def total_groups(sources: Mapping[str, MixedSource], sampled: int) -> float:
-    """Return the number of groups of an update whose `sampled` groups are the rest that sources leave."""
+    """Return the total number of groups per update, sampled ones and those of other sources.
+
+    Args:
+        sources: Sources by name, with their fractions of the total.
+        sampled: Number of sampled groups per update.
+    """
     return sampled / (1 - sum(mixed.fraction for mixed in sources.values()))
 
 
 class GroupMixer:
-    """Takes groups from all sources of a recipe, in proportion to their fractions.
+    """Takes groups from the additional sources of a recipe, in proportion to their fractions.
+
+    Created by `UpdateGroups`, and by `OfflineTraining` with one source.
 
     Args:
-        sources: By name.
-        groups: Number of groups of an update, sampled ones included; see `total_groups`.
-        waits: Whether an update waits for a late source without a time limit; for one that plays episodes it does.
-        report: Receives a line about a source that is late.
+        sources: Sources by name.
+        groups: Total number of groups per update; see `total_groups`.
+        waits: Whether an update waits for a late source without a time limit. Sources that play episodes are always
+            waited for.
+        report: Receives one line about a source that is late for the first time.
     """
 
     def __init__(
@@ -75,21 +84,26 @@ class GroupMixer:
         self._reported: set[str] = set()
 
     def count_before(self, name: str, update: int) -> int:
-        """Return the number of groups that a source owes to the updates before `update`, counted from 0."""
+        """Return the number of groups of a source that all updates before `update` use together.
+
+        Args:
+            name: Name of the source.
+            update: Number of the update, from 0.
+        """
         mixture = self.sources[name].mixture
         if mixture is not None and mixture.mode == "alternating":
             return update * round(self._per_update[name] * mixture.inner_updates)
         return math.floor(update * self._per_update[name] + 1e-9)  # the product is rarely exact in binary
 
     async def take(self, update: int, record: Mapping[int, Spans]) -> MixedGroups:
-        """Return the groups of an update.
+        """Return the groups of an update from all sources.
 
         Args:
             update: Number of the update, from 0.
-            record: Spans of earlier updates; an update that has some gets the same groups again.
+            record: Spans of earlier updates. A recorded update gets the same groups again.
 
         Raises:
-            DataError: A source failed, or returned another number of groups than requested.
+            DataError: If a source failed, or returned another number of groups than requested.
         """
         if update in record:
             spans = {name: (span[0], span[1]) for name, span in record[update].items() if name in self.sources}
@@ -116,10 +130,12 @@ class GroupMixer:
         return MixedGroups(groups, taken, tuple(late))
 
     def request(self, update: int, record: Mapping[int, Spans], *, is_ahead: bool = False) -> None:
-        """Start to read the groups of an update, so that they are there when it takes them.
+        """Start to read the groups of an update, so that they are available when `take` is called.
 
         Args:
-            is_ahead: Whether the weights of the update are not there yet; groups that the policy plays are not
+            update: Number of the update, from 0.
+            record: Spans of earlier updates.
+            is_ahead: Whether the weights of the update do not exist yet; groups that the policy plays are then not
                 requested.
         """
         for name, mixed in self.sources.items():
@@ -161,7 +177,7 @@ class GroupMixer:
         return groups
 
     def _prepared(self, name: str, update: int, groups: Sequence[Group]) -> tuple[Group, ...]:
-        """Return groups with ids of the update, and a provenance other than `sampled`."""
+        """Return groups with ids of the update and the provenance of their source."""
         mixed = self.sources[name]
         provenance = find_provenance(mixed.source)
         prepared = []

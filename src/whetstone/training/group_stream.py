@@ -29,6 +29,7 @@ from whetstone.trajectory import EndReason, Group
 from whetstone.user_code import describe_exception
 
 _EPISODES_JUDGED = 1000
+"""Number of latest episodes among which failures are counted."""
 
 
 class _FailureBudget:
@@ -39,10 +40,16 @@ class _FailureBudget:
         self._recent: deque[bool] = deque(maxlen=_EPISODES_JUDGED)
 
     def count(self, failed: bool, kind: str, cause: str, episode: str) -> None:
-        """Count an episode, and record its fault if it failed.
+        """Count an episode, and record a fault if it failed.
+
+        Args:
+            failed: Whether the episode failed.
+            kind: Kind of the fault, its end reason.
+            cause: Cause in one line.
+            episode: Id of the episode.
 
         Raises:
-            FaultBudgetError: If too many episodes failed.
+            TooManyFailuresError: If too many episodes failed.
         """
         self._recent.append(failed)
         if not failed:
@@ -58,17 +65,21 @@ class _FailureBudget:
 
 
 class GroupStream:
-    """Endless stream of groups.
+    """Endless stream of sampled groups for the updates of reinforcement.
+
+    Created by `UpdateGroups`; sampling runs in a task from `start` to `close`.
 
     Args:
-        plan: Returns the plan of a group by its number.
+        collector: Plays the episodes.
+        strategy: Strategy that samples a group.
+        plan: Returns the sampling plan of a group by its number.
         store: Journal of the run.
-        admission: Admission with the groups that are alive.
+        admission: Admission, with the groups that are alive.
         next_number: First number that was never admitted.
         max_staleness: Maximum policy lag of any token in a batch, in updates.
-        in_order: Whether an update takes the oldest groups, and waits for them, even if later ones are finished.
-        max_failures: Failed episodes among the last thousand above which sampling stops.
-        refill: Dynamic sampling: selects groups; others are sampled instead of rejected ones. None: all are accepted.
+        in_order: Whether an update uses the oldest groups, and waits for them, even if later ones are finished.
+        max_failures: Number of failed episodes among the last thousand above which sampling stops.
+        refill: Dynamic sampling, which accepts or rejects groups; rejected ones are replaced. None: all are accepted.
     """
 
     def __init__(
@@ -100,7 +111,7 @@ class GroupStream:
         self._sampling: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start sampling."""
+        """Start sampling, after loading the rejected groups of the interrupted update."""
         reported = {number for numbers in self.store.passed_over.values() for number in numbers}
         for number, reason in self.store.lost.items():
             if reason == "passed_over" and number not in reported:
@@ -115,22 +126,29 @@ class GroupStream:
 
     @property
     def finished(self) -> int:
-        """Return the number of groups that wait for an update or are in the running one."""
+        """Number of finished groups that wait for an update or belong to the running one."""
         return len(self._finished)
 
     def state(self, *, without: Collection[int]) -> dict[str, Any]:
-        """Return the sampling state, without the groups just consumed."""
+        """Return the sampling state for a checkpoint.
+
+        Args:
+            without: Numbers of the groups that the last update used.
+        """
         live = {str(number): version for number, version in self.admission.live.items() if number not in without}
         return {"next": self.next_number, "live": live}
 
     async def batch(self, *, timeout_seconds: float | None = None) -> list[Group]:
-        """Wait for the groups of the next update and return them, ascending. They stay here until `advance`.
+        """Wait for the groups of the next update and return them in ascending order.
+
+        The groups stay in the buffer until `advance`.
 
         Args:
-            timeout_seconds: Seconds after which the finished groups are taken, once there is one.
+            timeout_seconds: Time after which the finished groups are returned, once there is at least one; None: no
+                limit.
 
         Raises:
-            FaultBudgetError: If too many episodes failed.
+            TooManyFailuresError: If too many episodes failed.
             WhetstoneError: If a task cannot be played at all, or a group cannot be stored.
         """
         self._expire()
@@ -140,29 +158,34 @@ class GroupStream:
         return await self.take(await self._chosen(short=deadline.expired()))
 
     async def take(self, numbers: Sequence[int]) -> list[Group]:
-        """Wait for these groups of a recorded update and return them."""
+        """Wait for the groups of a recorded update and return them in the given order."""
         while not self._finished.keys() >= set(numbers):
             await self._wait()
         return [self._finished[number] for number in numbers]
 
     async def idle(self) -> None:
-        """Wait until all groups that may be admitted are admitted and finished."""
+        """Wait until all groups that may be admitted are finished, before a checkpoint is saved."""
         while self.admission.free_slots > 0 or not self.admission.live.keys() <= self._finished.keys():
             await self._wait()
 
     def discard(self, numbers: Collection[int]) -> None:
-        """Discard these groups: others may replace those that were admitted."""
+        """Discard groups; admitted ones may be replaced by others."""
         for number in numbers:
             self._finished.pop(number, None)
             if number in self.admission.live:
                 self.admission.discard_group(number)
 
     def rejected_before(self, numbers: Sequence[int]) -> list[int]:
-        """Return the rejected groups that were sampled before the last of these, ascending."""
+        """Return the numbers of rejected groups that were sampled before the last of these groups, ascending."""
         return sorted(number for number in self.filtered_groups if not numbers or number < max(numbers))
 
     def advance(self, consumed: list[int], filtered_groups: Sequence[int] = ()) -> None:
-        """Count an update of the consumed groups; the other ones were sampled for it and rejected."""
+        """Remove the groups of a finished update from the buffer, and admit further ones.
+
+        Args:
+            consumed: Numbers of the groups that the update used.
+            filtered_groups: Numbers of the groups that were sampled for it and rejected.
+        """
         for number in filtered_groups:
             self.filtered_groups.pop(number, None)
         self.admission.record_update(consumed)
@@ -194,7 +217,7 @@ class GroupStream:
             await self._wait()
 
     async def _wait(self) -> None:
-        """Wait for a change."""
+        """Wait until a group finishes or is lost; raise the error of the sampling task."""
         if self._sampling is not None and self._sampling.done():
             self._sampling.result()  # raises its exception
             raise RuntimeError("sampling ended by itself")  # tasks are endless
@@ -233,7 +256,7 @@ class GroupStream:
             await asyncio.sleep(0)  # many may be on record
 
     def _take_in(self, outcome: GroupOutcome) -> None:
-        """Record a group; if it failed, another one replaces it."""
+        """Record a finished group; if it failed, admit another one instead."""
         number, failure = outcome.plan.number, outcome.failure
         if isinstance(failure, PromptTooLong):  # a retry would have the same result
             self._room.record_result(str(failure))
@@ -266,7 +289,11 @@ class GroupStream:
         self._changed.set()
 
     def _counted(self, group: Group) -> Group:
-        """Return the group, which is recorded as rejected if dynamic sampling does not accept it."""
+        """Return the group; if dynamic sampling rejects it, record that.
+
+        Raises:
+            SamplingExhausted: If too many groups were rejected and `when_exhausted` is `stop`.
+        """
         if self.refill is None or self.refill(group):
             return group
         number = group.number
@@ -290,7 +317,7 @@ class GroupStream:
     def _expire(self) -> None:
         """Discard groups that exceed the staleness bound.
 
-        This happens only after steps that closed without their due groups.
+        This happens only after steps whose deadline passed before their groups were finished.
         """
         limit = self.admission.version - self.max_staleness
         late = [number for number, began in self.admission.live.items() if began < limit]
@@ -309,11 +336,18 @@ def restore_admission(
     version: int,
     updates: int,
 ) -> tuple[Admission, int]:
-    """Return the admission and the first number never admitted, from a checkpoint or from the journal.
+    """Restore the admission of a resumed stage, from a checkpoint or from the journal.
 
     Args:
-        state: Sampling state of the checkpoint; None: that of the journal.
+        store: Journal of the run.
+        state: Sampling state of the checkpoint; None: the journal has it.
+        groups_per_update: Number of groups per update.
+        admit_ahead: Number of updates for which groups are sampled ahead.
+        version: Policy version of the next update.
         updates: Number of updates of the whole stage.
+
+    Returns:
+        The admission, and the first number that was never admitted.
     """
     if state is not None:
         live = {int(number): began for number, began in state["live"].items() if int(number) not in store.lost}
@@ -326,12 +360,14 @@ def restore_admission(
 
 
 def discard_groups(store: RunStore, state: Mapping[str, Any] | None, change: RecipeChange) -> dict[str, Any] | None:
-    """Discard the groups that were sampled with the recipe before a change and that no update used.
+    """Discard the unused groups that were sampled with the recipe before a change.
 
-    Called again after a kill, it discards no group of the new recipe.
+    Repeated after an interruption, the call discards no group of the new recipe.
 
     Args:
-        state: Sampling state of the checkpoint at the change; None: the record decides which groups come next.
+        store: Journal of the run.
+        state: Sampling state of the checkpoint at the change; None: the journal has it.
+        change: Change of the recipe.
 
     Returns:
         The state with which sampling continues.

@@ -20,13 +20,14 @@ T = TypeVar("T")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """SIGHUP arrives when the terminal is closed."""
 GRACE_SECONDS = 60.0
-"""Maximum number of seconds for finishing and saving."""
+"""Maximum time for finishing and saving after the first signal, in seconds."""
 
 
 class Interrupted(Exception):
-    """The run was interrupted, and is saved.
+    """Raised when the run was interrupted by a signal; the run is saved.
 
     Args:
+        message: Text for the user.
         signal: Number of the received signal.
     """
 
@@ -36,7 +37,11 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """Handles signals inside the block; outside the main thread no signal is received."""
+    """Handles stop signals within the `with` block; outside the main thread no signal is received.
+
+    Args:
+        grace_seconds: Maximum time for finishing and saving after the first signal, in seconds.
+    """
 
     def __init__(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
         self.grace_seconds = grace_seconds
@@ -59,7 +64,11 @@ class Interruption:
                 asyncio.get_running_loop().remove_signal_handler(number)
 
     def request_stop(self, number: int) -> None:
-        """Handle a signal."""
+        """Request that the run stops, as a signal handler does; the second call ends the process.
+
+        Args:
+            number: Number of the signal.
+        """
         if self._asked.is_set():
             os._exit(128 + number)
         self._since, self._signal = time.perf_counter(), number
@@ -67,15 +76,15 @@ class Interruption:
 
     @property
     def seconds_left(self) -> float:
-        """Return the remaining seconds for finishing and saving."""
+        """Remaining time for finishing and saving, in seconds; at least 0."""
         return max(0.0, self.grace_seconds - (time.perf_counter() - self._since))
 
     async def unless_asked(self, work: Coroutine[Any, Any, T], *, finish: Callable[[], bool]) -> T:
-        """Return the result of `work`, unless the run is interrupted.
+        """Await `work` and return its result, unless the run is interrupted.
 
         Args:
-            finish: Returns whether running work may finish, if it can within the remaining time, rather than be
-                cancelled.
+            work: Coroutine of the training loop, such as a step.
+            finish: Returns whether running work may finish within the remaining time, rather than be cancelled.
 
         Raises:
             Interrupted: If the run was interrupted before the work was finished; the work was cancelled, or not

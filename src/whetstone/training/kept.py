@@ -24,15 +24,15 @@ _NAME = re.compile(r"step-(\d{6,})")
 
 
 def keeps_best(settings: OptimizerSettings) -> bool:
-    """Return whether a stage selects its checkpoint."""
+    """Return whether a stage ends with its best checkpoint (`reinforcement.keep: best`)."""
     return isinstance(settings, ReinforcementSettings) and settings.keep == "best"
 
 
 def check_validation(assembly: RunComponents, resolved: Resolved) -> None:
-    """Check that the source has enough held-out tasks for validation.
+    """Check that the task source has enough held-out tasks for validation.
 
     Raises:
-        RecipeError: It has not.
+        RecipeError: If it has too few.
     """
     settings, stage = resolved.recipe.evaluation, resolved.recipe.reinforcement
     if stage is None or not keeps_best(stage):
@@ -49,17 +49,21 @@ def check_validation(assembly: RunComponents, resolved: Resolved) -> None:
 
 
 def validation_path(run_dir: Path, step: int) -> Path:
-    """Return the file of the validation result after a step of reinforcement."""
+    """Return the file with the validation result after a step of reinforcement."""
     return run_dir / "validation" / f"step-{step:06d}.json"
 
 
 def best_step(run_dir: Path, *, done: int) -> int | None:
-    """Return the validated step with the highest success, then reward, then step.
+    """Return the validated step with the highest success, then reward, then step number.
 
-    It is None if none is validated. If several members play seats, their means decide (`combine_members`).
+    If several members play seats, their means decide (`combine_members`).
 
     Args:
-        done: Steps of the stage; results of later steps are ignored.
+        run_dir: Run directory.
+        done: Number of steps made; results of later steps are ignored.
+
+    Returns:
+        The step, or None if no step has a validation result.
     """
     ranked = []
     for path in (run_dir / "validation").glob("step-*.json"):
@@ -93,7 +97,7 @@ def combine_members(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def best_checkpoint(run_dir: Path, position: Position) -> set[Path]:
-    """Return the best checkpoint up to a position of the run; an empty set if none is validated."""
+    """Return the best checkpoint up to a position of the run, as a set; empty without a validation result."""
     done = position.done.get(_STAGE, 0)
     best = best_step(run_dir, done=done)
     return set() if best is None else {checkpoint_path(run_dir, position.steps - done + best)}
@@ -102,18 +106,19 @@ def best_checkpoint(run_dir: Path, position: Position) -> set[Path]:
 def select_checkpoint(
     run_dir: Path, assembly: RunComponents, position: Position, *, report: Callable[[str], None]
 ) -> bool:
-    """Store which checkpoint a finished stage keeps, and load it if it is not the last one.
+    """Record which checkpoint a finished stage keeps, and load it if it is not the last one.
 
     Args:
+        run_dir: Run directory.
         assembly: Receives the weights of the kept checkpoint and the state of the method's components.
-        position: End of the stage.
-        report: Callback for one line with the result.
+        position: Position at the end of the stage.
+        report: Receives one line with the result.
 
     Returns:
         Whether the weights have changed.
 
     Raises:
-        RunDirectoryError: The checkpoint is damaged.
+        RunDirectoryError: If the checkpoint is damaged.
     """
     done = position.done[_STAGE]
     best = best_step(run_dir, done=done)

@@ -1,6 +1,6 @@
-"""Choices that a run makes once, when it starts, and that its recipe stores: commits of hub models, and precisions.
+"""Choices that a run makes once at its start and stores in its recipe: commits of hub models, and precisions.
 
-A resumed run keeps them, also on another machine.
+A resumed run keeps these choices, also on another machine.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from whetstone.training.carry_state import checkpoints_with_state
 
 
 def pin_choices(resolved: Resolved, run_dir: Path, *, resume: bool) -> Resolved:
-    """Return the recipe with the commits of hub models and the choice of precisions written into it.
+    """Return the recipe with the commits of hub models and the chosen precisions written into it.
 
-    Commits: `policy.revision`; for teachers, frozen models and models in other seats `owner/model@commit`. Precisions:
-    `policy.dtype: auto` of a model that is large enough, and `optimizer: muon`.
+    Commits are written to `policy.revision`, and as `owner/model@commit` for teachers, frozen models and models in
+    seats. Precisions replace `policy.dtype: auto` of large models and `optimizer: muon`.
 
     Args:
-        resume: Whether the run in `run_dir` is resumed: the choices in its recipe are kept.
+        resolved: Recipe of the run.
+        run_dir: Run directory.
+        resume: Whether the run in `run_dir` is resumed; the choices in its recipe are then kept.
 
     Raises:
-        PolicyError: The hub has no such model, or cannot be reached.
+        PolicyError: If the hub has no such model, or cannot be reached.
     """
     began = run_recipe(run_dir) if resume and (run_dir / "recipe.yaml").is_file() else None
     if began is not None and resolved.recipe.environment.allow_effects is None:

@@ -32,12 +32,14 @@ class HeldOutSchedule:
     """Schedule of evaluations of the loss on held-out groups."""
 
     groups: Sequence[Group] = ()
+    """Held-out groups; empty: no evaluations."""
     every: int = 1
+    """Interval between two evaluations, in steps."""
     last: int = 0
-    """Last step of the stage, which has an evaluation, as the first one has."""
+    """Last step of the stage, which is also evaluated, as is the first one."""
 
     def is_due(self, step: int) -> bool:
-        """Return whether step `step`, from 1, starts with an evaluation."""
+        """Return whether a step, counted from 1, starts with an evaluation."""
         return bool(self.groups) and (step == 1 or step == self.last or step % self.every == 0)
 
 
@@ -47,12 +49,17 @@ _LOOKED_AT = {"loss/total": "loss", "value/loss": "value_loss", "policy/stalenes
 
 
 class OfflineTraining(WithoutSampling):
-    """The stage; each call of `step` makes one update.
+    """Stage that trains on stored groups without sampling: `offline` and `preference`.
+
+    Created by `SingleRun`; each call of `step` makes one update.
 
     Args:
-        count: Groups per step.
-        done: Number of steps made.
-        looks: Schedule of evaluations on held-out groups.
+        source: Source of the groups.
+        learner: Learner of the policy.
+        engine: Engine that receives the weights after each update.
+        count: Number of groups per step.
+        done: Number of steps made before.
+        looks: Schedule of evaluations of the loss on held-out groups.
     """
 
     def __init__(
@@ -70,10 +77,15 @@ class OfflineTraining(WithoutSampling):
         self._mixer = GroupMixer({"stored": MixedSource(source, fraction=1.0)}, groups=count)
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
-        """Make the next update and return its metrics. Groups that cannot be trained are left out and counted.
+        """Make the next update and return its metrics.
+
+        Groups that cannot be trained on are left out and counted.
+
+        Args:
+            budget_share: Not used: offline stages have no budget.
 
         Raises:
-            NothingScoredError: If none of the first few dozen groups can be trained.
+            NothingScoredError: If none of the first few dozen groups can be trained on.
         """
         began = time.perf_counter()
         drawn = (await self._mixer.take(self.done, {})).groups["stored"]
@@ -107,11 +119,11 @@ class OfflineTraining(WithoutSampling):
         )
 
     async def close(self) -> None:
-        """Close the source."""
+        """Close the source of the groups."""
         await self._mixer.close()
 
     def _look(self) -> dict[str, float]:
-        """Return the losses on held-out groups with the weights before this update."""
+        """Return the losses on held-out groups with the current weights, if an evaluation is due."""
         if not (self.looks.is_due(self.done + 1) and implements_protocol(self.learner, SupportsEvaluate)):
             return {}
         groups = self.looks.groups[: self.count]

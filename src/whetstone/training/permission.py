@@ -21,37 +21,42 @@ from whetstone.tools.side_effects import describe_declaration, describe_effects
 from whetstone.training.cost_estimate import count_episodes, max_calls_per_turn
 
 Ask = Callable[[str], bool]
-"""Asks a person whether tools may be called, and returns the answer."""
+"""Asks a person a yes-or-no question, such as whether tools may be called, and returns the answer."""
 Part = tuple[Resolved, Callable[[Resolved], int]]
-"""A recipe, and what counts the episodes that are played with it."""
+"""(recipe, function that counts the episodes played with it) of one part of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RealCalls:
-    """Tools of a run that are not read-only, with the number of calls to expect."""
+    """Tools of a run that are not read-only, with the expected number of calls; from `expect_calls`."""
 
     effects: dict[str, Effect | None] = field(default_factory=dict)
+    """Effect of each tool: `write`, `destructive`, or None if unknown."""
     count: dict[str, int] = field(default_factory=dict)
-    """Calls by tool."""
+    """Expected number of calls, by tool."""
     basis: str = ""
-    """How the numbers were estimated."""
+    """Basis of the estimate in one line, for the message."""
     is_mean: bool = False
     """Whether the numbers are expected values from measured calls; otherwise one call per turn is assumed."""
 
     def describe(self, names: Sequence[str]) -> str:
-        """Return the tools with their effects and numbers of calls."""
+        """Describe some tools with their effects and expected numbers of calls, in one line."""
         each = ", ".join(f"{self.count[n]:,} of {describe_effects({n: self.effects[n]})}" for n in names)
         return f"{'about ' if self.is_mean else ''}{each}: {self.basis}"
 
 
 def tool_effects(resolved: Resolved, log: Callable[[str], None] = lambda line: None) -> dict[str, Effect | None]:
-    """Return the effects of the tools of a recipe. An MCP server is started to list them.
+    """Return the effects of the tools of a recipe. MCP servers are started to list their tools.
 
     Args:
-        log: Receives a line if a server does not respond.
+        resolved: Recipe.
+        log: Receives one line if a server does not respond.
+
+    Returns:
+        Effect by tool; None: unknown.
 
     Raises:
-        RecipeError: The environment cannot be created.
+        RecipeError: If the environment cannot be created.
     """
     return known_effects(build_environment(resolved, CallPolicy()), resolved.recipe.environment, log)
 
@@ -59,7 +64,13 @@ def tool_effects(resolved: Resolved, log: Callable[[str], None] = lambda line: N
 def known_effects(
     make: Callable[[], Environment], settings: EnvironmentSettings, log: Callable[[str], None] = lambda line: None
 ) -> dict[str, Effect | None]:
-    """Return the effects of the tools of an environment; see `tool_effects`."""
+    """Return the effects of the tools of an environment; see `tool_effects`.
+
+    Args:
+        make: Creates the environment.
+        settings: Environment settings of the recipe, which can declare effects.
+        log: Receives one line if a server does not respond.
+    """
     environment = make()
     try:
         toolset = environment.toolset if implements_protocol(environment, HoldsTools) else None
@@ -71,11 +82,13 @@ def known_effects(
 
 
 def expect_calls(parts: Sequence[Part], measured: Path | None, log: Callable[[str], None]) -> RealCalls:
-    """Estimate the real calls of the parts of a run.
+    """Estimate how often a run calls tools that are not read-only.
 
     Args:
-        measured: Run directory whose last evaluation has the calls per episode; None, or without one: one call per turn
-            is assumed.
+        parts: Recipes that are played, with their numbers of episodes.
+        measured: Run directory whose last evaluation has the calls per episode. None, or a run without an evaluation:
+            one call per turn is assumed.
+        log: Receives one line if a server does not respond.
     """
     effects: dict[str, Effect | None] = {}
     played = [(part, {name: e for name, e in tool_effects(part[0], log).items() if e != "read"}) for part in parts]
@@ -107,7 +120,7 @@ def expect_calls(parts: Sequence[Part], measured: Path | None, log: Callable[[st
 
 
 def measured_rates(run_dir: Path) -> dict[str, float] | None:
-    """Return the calls per episode by tool in the last evaluation of a run; None if there is none."""
+    """Return the calls per episode by tool in the last evaluation of a run, or None without one."""
     files = sorted((run_dir / "trajectories").glob("evaluation-*.jsonl"), key=lambda path: path.stat().st_mtime)
     try:
         trajectories = read_trajectories(files[-1]) if files else []
@@ -128,17 +141,18 @@ def permit_run(
 ) -> Resolved:
     """Return the recipe with permission for the real calls of a run.
 
-    Ask for it if the recipe does not give it.
+    A person is asked if the recipe does not give permission.
 
     Args:
-        parts: The recipes that are played, such as stages and ablations.
+        resolved: Recipe of the run.
+        parts: Recipes that are played, such as stages and ablations, with their numbers of episodes.
         ask: Asks for permission; None refuses.
         log: Receives the expected number of calls.
-        measured: See `expect_calls`.
-        whose: What makes the calls, such as `the trial`; empty: the run.
+        measured: Run directory with measured calls; see `expect_calls`.
+        whose: Caller in messages, such as `the trial`; empty: the run.
 
     Raises:
-        RecipeError: A tool has the effect `write` or `destructive`, and nothing permits to call it.
+        RecipeError: If a tool has the effect `write` or `destructive`, and no permission is given.
     """
     calls = expect_calls(parts, measured, log)
     title = f"real calls of {whose}" if whose else "real calls"

@@ -53,13 +53,18 @@ _UPDATE = "its update"
 
 
 class Reinforcement:
-    """The stage; each call of `step` makes one update.
+    """Reinforcement learning stage; created by `SingleRun`, each call of `step` makes one update.
 
     Args:
-        base_version: Version of the engine before the first update of the stage.
+        assembly: Components of the run.
+        learner: Learner of the policy.
+        engine: Engine that samples from the policy.
+        settings: Settings of the stage.
+        store: Journal of the run.
+        base_version: Policy version of the engine before the first update of the stage.
         state: Sampling state of the checkpoint; None at the start.
-        done: Updates in that checkpoint.
-        learns: Whether weights change; otherwise each update only samples.
+        done: Number of updates in that checkpoint.
+        learns: Whether weights change; False: each update only samples (`sampling` stage).
     """
 
     def __init__(
@@ -168,28 +173,31 @@ class Reinforcement:
         return metrics | times | self.groups.metrics(taken)
 
     async def settle(self) -> None:
-        """Reach a state in which a checkpoint can be made: everything needed to resume is recorded."""
+        """Wait until everything that a checkpoint requires is recorded; see `Stage.settle`."""
         await self.groups.settle()
         await self._observe()
 
     async def _observe(self) -> None:
-        """Pass the last step to stateful components; in a deterministic run only after earlier plans are made."""
+        """Pass the last step to the method's stateful components.
+
+        In a deterministic run, this happens only after the plans of the next step are made.
+        """
         if self._pending_outcome is not None:
             outcome, self._pending_outcome = self._pending_outcome, None
             await self.assembly.method.observe_step(outcome)
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """Return the sampling state for a checkpoint; None if the journal has it, since timing decides."""
+        """Sampling state for a checkpoint; None if the journal has it, because timing decides."""
         return self.groups.state
 
     @property
     def memory(self) -> dict[str, Any]:
-        """Return the state of the method's components."""
+        """State of the method's stateful components, by name."""
         return self.assembly.method.state()
 
     def conclude(self) -> None:
-        """See `Stage.conclude`."""
+        """End the stage; see `Stage.conclude`."""
         if self.collector is not None:
             self.collector.conclude()
 
@@ -199,11 +207,11 @@ class Reinforcement:
 
     @property
     def collector(self) -> Collector | None:
-        """Return the collector; None before sampling starts."""
+        """Collector of sampled episodes; None before sampling starts."""
         return self.groups.collector
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """Return (component, component it waits for, seconds), the longest wait first."""
+        """Return (component, component it waits for, seconds), the longest wait first, for the watchdog."""
         what, since = self._doing
         waits = [("the learner", what, time.perf_counter() - since)]
         if self.collector is not None:
@@ -211,26 +219,26 @@ class Reinforcement:
         return sorted(waits, key=lambda wait: -wait[2])
 
     async def _sample_under(self, version: int) -> None:
-        """Continue sampling with the weights of this version."""
+        """Continue sampling with the weights of a version, after the earlier groups are finished."""
         if self.collector is not None:
             await self.settle()
         await self._publish(version)
         self.groups.sample_under(version)
 
     async def _make_room(self) -> None:
-        """Release the KV cache if engine and learner share a device and take turns; new weights invalidate it."""
+        """Release the engine's KV cache before an update, if engine and learner share a device and take turns."""
         takes_turns = self.settings.admit_ahead == 0 and self.assembly.policy.device.type != "cpu"
         if takes_turns and implements_protocol(self.engine, SupportsSleep):
             await self.engine.sleep()
 
     @property
     def version(self) -> int:
-        """Return the version of the trained weights."""
+        """Policy version of the trained weights."""
         return self.base_version + (self.done if self.learns else 0)
 
     @property
     def is_busy(self) -> bool:
-        """Return whether an update is running, which must not be cancelled."""
+        """Whether an update is running, which must not be cancelled."""
         return self._doing[0] == _UPDATE
 
     async def _publish(self, version: int) -> None:
@@ -266,7 +274,7 @@ class Reinforcement:
 
     @contextlib.contextmanager
     def _waiting_for(self, what: str) -> Iterator[None]:
-        """Report `what` as the wait of the learner while the block lasts; see `waits`."""
+        """Report `what` as the wait of the learner within the block; see `waits`."""
         self._doing = (what, time.perf_counter())
         try:
             yield

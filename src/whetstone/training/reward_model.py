@@ -28,9 +28,9 @@ from whetstone.seeding import derive_random
 from whetstone.trajectory import Trajectory
 
 MODEL = "model"
-"""Name of its folder in the folder of its stage."""
+"""Name of the model's folder in the folder of its stage."""
 _FEWEST = 5
-"""Minimum number of tasks with a better and a worse episode."""
+"""Minimum number of tasks that have a better and a worse episode."""
 
 
 def fit_reward_model(
@@ -38,11 +38,14 @@ def fit_reward_model(
 ) -> dict[str, Any]:
     """Train the reward model of a `reward_model` stage into a folder.
 
-    Lines about the data are passed to `say`.
+    Args:
+        resolved: Recipe with the stage `reward_model`.
+        folder: Folder of the stage; the model is written to `model/` in it.
+        say: Receives lines about the data.
 
     Returns:
         `accuracy` of the order of held-out pairs, number of their tasks (`tried_on`), number of training `tasks`, and
-        the `loss`.
+        the final `loss`.
 
     Raises:
         DataError: If the data cannot be read, or fewer than five tasks have a better and a worse episode.

@@ -72,23 +72,25 @@ def train(
     ask: Ask | None = None,
     accept_changes: bool = False,
 ) -> RunSummary:
-    """Run all stages of a recipe, and its ablations. Works inside a running event loop, as in a notebook.
+    """Run all stages of a recipe, and its ablations; return the summary of the run.
+
+    Works inside a running event loop, as in a notebook.
 
     Args:
-        recipe: Same as in `load_recipe`; with `resume`, also a run directory, whose own recipe is used.
+        recipe: A recipe as for `load_recipe`; with `resume`, also a run directory, whose own recipe is used.
         run_dir: Run directory; None: `runs/` and the recipe's name.
-        resume: Continue the run in `run_dir` from its last checkpoint; a finished one is only reported. A run whose
-            recipe was given lambdas or local functions continues only in the process that has them.
+        resume: Whether to continue the run in `run_dir` from its last checkpoint; a finished run is only reported. A
+            run whose recipe was given lambdas or local functions continues only in the process that has them.
         changes: `key=value` overrides of the recipe of a run directory that apply from its last checkpoint on, such as
             `reinforcement.steps=200`; require `resume`. See `docs/guide/continuing.md`.
         on_metrics: Called after each step with its row of `metrics.jsonl`; not for ablations.
         progress: Progress display; None: a bar in a terminal or notebook, else lines.
-        reuse_from: Run directories whose warm-ups and stages are reused if they are identical to those of this run;
-            reused ones are reported, and the results are the same.
+        reuse_from: Run directories whose warm-ups and stages are reused if they are identical to those of this run.
+            Reuse is reported and does not change results.
         ask: Asks for permission to call tools that change something, if the recipe does not give it
             (`environment.allow_effects`); None refuses.
-        accept_changes: Resume although custom code of the run (rewards, tools, estimators), or a file with tasks or
-            data, was edited; the change is recorded in `environment.json`.
+        accept_changes: Whether to resume although custom code of the run (rewards, tools, estimators), or a file with
+            tasks or data, was edited. The change is recorded in `environment.json`.
 
     Raises:
         Interrupted: If the process was interrupted; the run is saved and can be resumed.
@@ -131,7 +133,7 @@ def _recipe_of(
     resume: bool,
     changes: Sequence[str],
 ) -> tuple[Resolved, Path | None]:
-    """Return the recipe of a run, and its directory if `recipe` is one."""
+    """Return the recipe of a run, and the run directory if `recipe` is one, else None."""
     if not isinstance(recipe, str | Path) or not is_run(Path(recipe)):
         if changes:
             raise RunDirectoryError("changes: require a run directory instead of a recipe")
@@ -151,8 +153,11 @@ def _recipe_of(
 def run_plan(plan: RunPlan) -> RunSummary:
     """Run the stages and the ablations of a plan, and write the report.
 
+    Args:
+        plan: Plan of a whole run, a stage or an ablation.
+
     Raises:
-        Interrupted: If the process was asked to stop; the run is saved.
+        Interrupted: If the process was interrupted; the run is saved.
     """
     plan = _prepare(plan)
     resolved, run_dir = plan.resolved, plan.run_dir

@@ -16,14 +16,17 @@ from whetstone.training.permission import Ask
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """One run directory to fill: a whole run, a stage of several, or an ablation.
+    """Inputs of one run directory: a whole run, a stage of several, or an ablation.
 
-    The plans of stages and ablations are derived from the plan of the whole run.
+    `train` creates the plan of the whole run; plans of stages and ablations are derived from it by `derive_plan`.
     """
 
     resolved: Resolved
+    """Recipe of the run."""
     run_dir: Path
+    """Run directory that is filled."""
     progress: Progress
+    """Progress display."""
     feed: TrackerDispatcher
     """Passes metrics to the trackers of the whole run."""
     resume: bool = False
@@ -46,11 +49,17 @@ class RunPlan:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether this is the plan of a whole run."""
+        """Whether this is the plan of a whole run."""
         return self.accept_changes is not None
 
     def derive_plan(self, resolved: Resolved, run_dir: Path, **changes: Any) -> RunPlan:
-        """Return the plan of a stage or an ablation, which resumes if its directory has a recipe."""
+        """Return the plan of a stage or an ablation, which resumes if its directory has a recipe.
+
+        Args:
+            resolved: Recipe of the stage or ablation.
+            run_dir: Its run directory.
+            changes: Further fields to replace.
+        """
         resume = (run_dir / "recipe.yaml").is_file()
         own: dict[str, Any] = {"resume": resume, "continues": False, "mirror": None, "accept_changes": None}
         return replace(self, resolved=resolved, run_dir=run_dir, **{**own, **changes})

@@ -58,14 +58,16 @@ _FACTS = ("whetstone", "python", "packages", "system", "processor", "device", "t
 def record_environment(
     run_dir: Path, resolved: Resolved, *, accept_changes: bool, report: Callable[[str], None]
 ) -> None:
-    """Write `environment.json` when a run starts; when it resumes, compare, and store the differences.
+    """Write `environment.json` when a run starts; on resume, compare it and record the differences.
 
     Args:
+        run_dir: Run directory.
+        resolved: Recipe of the run.
         accept_changes: Whether a run resumes although its custom code changed.
         report: Receives one line per change.
 
     Raises:
-        RunDirectoryError: The custom code changed.
+        RunDirectoryError: If the custom code changed and `accept_changes` is False.
     """
     path, now = run_dir / ENVIRONMENT, {**describe_environment(resolved), "modules": digest_custom_code(resolved)}
     before = read_json(path)
@@ -90,10 +92,10 @@ def record_environment(
 
 
 def check_custom_code(run_dir: Path, resolved: Resolved) -> None:
-    """Check that the custom code of a run is that of its start or last resume.
+    """Check that the custom code of a run is unchanged since its start or last resume.
 
     Raises:
-        RunDirectoryError: It changed.
+        RunDirectoryError: If it changed.
     """
     before = read_json(run_dir / ENVIRONMENT)
     if isinstance(before, dict):
@@ -112,7 +114,7 @@ def _refuse(run_dir: Path, changed: Mapping[str, str], now: Mapping[str, Any], b
 
 
 def describe_environment(resolved: Resolved) -> dict[str, Any]:
-    """Return versions, machine, device and the commit of the working directory."""
+    """Return versions, machine, device and git commit, the content of `environment.json`."""
     name, instructions = describe_processor()
     return {
         "whetstone": get_package_version(),
@@ -143,9 +145,9 @@ def describe_processor() -> tuple[str, list[str]]:
 
 
 def describe_commit() -> dict[str, Any] | None:
-    """Return the git commit of the working directory, or of the folder of the recipe.
+    """Return the git commit of the working directory or of the recipe's folder, or None without one.
 
-    It is None if there is none.
+    The keys are `folder`, `commit`, `is_dirty` and `changed_files`.
     """
     for folder in dict.fromkeys([str(Path.cwd()), *get_search_paths()]):
         commit = _git(folder, "rev-parse", "HEAD")
@@ -198,9 +200,9 @@ def _short(file: str) -> str:
 
 
 def _copy_code(run_dir: Path, resolved: Resolved, report: Callable[[str], None]) -> None:
-    """Copy the custom code into the run directory if the recipe asks for it.
+    """Copy the custom code into the run directory if the recipe sets `store_code`.
 
-    Files with secrets are left out.
+    Files with secrets are left out, with a report.
     """
     if not resolved.recipe.store_code:
         return

@@ -37,7 +37,14 @@ WITHOUT_USE = {
 
 
 def run_headline(evaluation: Mapping[str, Any]) -> str:
-    """Return `success 71.2 % (95 % interval 67.1 to 75.0, 500 episodes)`, and why episodes have no score."""
+    """Describe an evaluation in one line, with the causes of episodes without a score.
+
+    >>> run_headline({"success": 0.712, "interval": (0.671, 0.75), "episodes": 500, "invalid": 0})
+    'success 71.2 % (95 % interval 67.1 to 75.0, 500 episodes)'
+
+    Args:
+        evaluation: Content of an evaluation file.
+    """
     low, high = evaluation["interval"]
     episodes, invalid, causes = evaluation["episodes"], evaluation["invalid"], evaluation.get("causes") or {}
     why = f"; {invalid} of {episodes + invalid} episodes have no score: {format_causes(causes)}" if causes else ""
@@ -54,7 +61,7 @@ def run_headline(evaluation: Mapping[str, Any]) -> str:
 
 
 def describe_method(recipe: Recipe) -> dict[str, str]:
-    """Return the names of the components of reinforcement."""
+    """Return the names of the components that determine the training of a recipe, by label."""
     if recipe.reinforcement is None:
         return _without_sampling(recipe)
     return {
@@ -91,7 +98,11 @@ def _without_sampling(recipe: Recipe) -> dict[str, str]:
 
 
 def mean_throughput(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the mean tokens per second of each stage."""
+    """Return the mean number of tokens per second of each stage.
+
+    Args:
+        rows: Rows of `metrics.jsonl`.
+    """
     rates: dict[str, list[float]] = {}
     for row in rows:
         value = row.get("throughput/tokens_per_second")
@@ -108,12 +119,14 @@ def build_summary(
     seconds: Mapping[str, float],
     parameters: int,
 ) -> dict[str, Any]:
-    """Build the content of `summary.json`.
+    """Build the content of `summary.json` of a finished run.
 
     Args:
-        rows: Rows of its metrics.
-        seconds: Training time of each stage.
-        parameters: Number of parameters of its policy.
+        resolved: Recipe of the run.
+        run_dir: Run directory with the evaluations.
+        rows: Rows of `metrics.jsonl`.
+        seconds: Training time of each stage, in seconds.
+        parameters: Number of parameters of the policy.
     """
     recipe = resolved.recipe
     evaluations = {}
@@ -148,7 +161,10 @@ def build_summary(
 
 
 def compare_stages(recipe: Recipe, run_dir: Path) -> list[StageResult]:
-    """Compare each stage of a run that is evaluated so far with its own start, paired over tasks."""
+    """Compare each evaluated stage of a run with its own start, paired over tasks.
+
+    Stages that do not change the policy are left out.
+    """
     results: list[StageResult] = []
     before = "untrained"
     for name, settings in recipe.own_stages.items():
@@ -173,11 +189,16 @@ def _failed(run_dir: Path) -> dict[str, Any]:
 def describe_unlearned(
     rows: Sequence[Mapping[str, Any]], stage: str, run_dir: Path, failing_tools: Sequence[str]
 ) -> list[str]:
-    """Return lines about tools that fail in every call, and the reason if no update of a stage changed the weights.
+    """Describe tools that fail in every call, and the reason if no update of a stage changed the weights.
 
     Args:
         rows: Rows of `metrics.jsonl`.
+        stage: Name of the stage.
+        run_dir: Run directory.
         failing_tools: Lines about failing tools that were reported during the stage.
+
+    Returns:
+        Lines for the log; empty if neither is the case.
     """
     rows = [row for row in rows if row["stage"] == stage]
     lines = describe_failing_tools(load_tool_statistics(rows, run_dir))

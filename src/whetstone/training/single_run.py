@@ -1,4 +1,4 @@
-"""Runs the stages of one recipe: evaluate, imitate, evaluate, reinforce, evaluate.
+"""Runs the stages of one recipe: evaluation, each stage with its checkpoints, and an evaluation after each.
 
 Note:
     After a kill, the run continues from the last checkpoint. Metrics are rewound to that checkpoint, and everything
@@ -101,23 +101,30 @@ _STAGE_ERRORS = (
     MismatchError,
     PartialUpdateError,
 )
+"""Errors that end a stage; the message of the run has the remedy."""
 _REWRITTEN = "the chat template rewrites"
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenStage:
-    """A stage in progress."""
+    """Stage in progress, from `SingleRun._open_stage`."""
 
     name: str
+    """Name of the stage."""
     settings: OptimizerSettings
+    """Settings of the stage."""
     learner: Learner
+    """Learner of the stage."""
     work: Stage
+    """Stage whose `step` makes the updates."""
     evaluations: BackgroundEvaluations
     """Evaluations that run during the stage."""
 
 
 class SingleRun:
-    """The steps of a run that have one recipe.
+    """Training loop of a run with one recipe: evaluates, trains the stages, and saves checkpoints.
+
+    Created by `run_plan`, once per recipe of the run: again after a change of the recipe on resume.
 
     Args:
         era: The recipe, and the change that ends it.
@@ -130,7 +137,7 @@ class SingleRun:
         run_dir, progress = plan.run_dir, plan.progress
         self.recipe = self.resolved.recipe
         self.learning = as_reinforcement(self.resolved)
-        """The recipe its parts are made from."""
+        """Recipe from which the components are assembled."""
         listeners = [plan.feed.row, *([plan.on_metrics] if plan.on_metrics is not None else [])]
         self.journal = Journal(run_dir, listeners=listeners, warn=progress.say)
         self.position = Position("", {}, 0)
@@ -141,15 +148,15 @@ class SingleRun:
         self.interruption = Interruption()
         self.shown: ProgressBar | None = None
         self.rows: list[dict[str, Any]] = []
-        """Steps of the current stage, from which alarms are read."""
+        """Rows of `metrics.jsonl` of the current stage, from which alarms are computed."""
         self.told: set[str] = set()
-        """Causes of failures that were reported."""
+        """Causes of failures and alarms that were reported, so that each is reported once."""
 
     async def run(self) -> dict[str, Any] | None:
-        """Run all stages from the last checkpoint on.
+        """Run all stages, from the last checkpoint on.
 
         Returns:
-            The summary; None if the recipe changes after the last step, which a checkpoint holds.
+            The summary; None if the recipe changes after the last step, which a checkpoint has.
 
         Raises:
             Interrupted: If the process was interrupted; everything is saved.
@@ -191,11 +198,11 @@ class SingleRun:
 
     @property
     def _members(self) -> dict[str, Any]:
-        """States of the members in the last checkpoint."""
+        """Learner states of the other members in the last checkpoint."""
         return {MEMBERS: (self.optimizer or {}).get(MEMBERS, {})}
 
     def _finished_stages(self) -> set[str]:
-        """Return the stages that are not trained further."""
+        """Return the names of the stages that are not trained further."""
         done, current = self.position.done, self.position.stage
         return {
             name
@@ -204,7 +211,7 @@ class SingleRun:
         }
 
     def ask_to_stop(self) -> None:
-        """Stop as at SIGINT, for a signal that another thread received."""
+        """Request a stop as SIGINT does, for a signal that another thread received."""
         self.interruption.request_stop(signal.SIGINT)
 
     def _restored(self) -> Policy | None:
@@ -259,7 +266,10 @@ class SingleRun:
 
     @contextlib.asynccontextmanager
     async def _open_stage(self, name: str, settings: OptimizerSettings, done: int) -> AsyncIterator[_OpenStage]:
-        """Create the learner and the work of a stage; when the block ends, all checkpoints are written."""
+        """Create the learner and the work of a stage, and close them when the block ends.
+
+        After the block, all checkpoints are written.
+        """
         learner = await run_in_compute_thread(self._learner, settings, done)
         with contextlib.ExitStack() as stack:
             if implements_protocol(learner, Closes):
@@ -299,7 +309,11 @@ class SingleRun:
         return type(error)(f"{place}. The state is in {path}; {remedy}")
 
     async def _finish_step(self, stage: _OpenStage, metrics: Mapping[str, float]) -> tuple[float, str | None]:
-        """Show a step, start evaluations, save a checkpoint when one is due; return the standing of the stage."""
+        """Show a step, start evaluations, and save a checkpoint if one is due.
+
+        Returns:
+            The used fraction of the stage's budget and its stopping reason, as `_standing` does.
+        """
         name, settings, work = stage.name, stage.settings, stage.work
         self._tell(name, work)
         assert self.shown is not None
@@ -325,7 +339,7 @@ class SingleRun:
         return share, ended
 
     async def _conclude_stage(self, name: str, settings: OptimizerSettings, work: Stage) -> None:
-        """Publish the weights of a finished stage, and report what ended it."""
+        """Sync the weights of a finished stage to the engine, and report why the stage ended."""
         await self._publish(work.version)
         rows = self.journal.read()
         lines = describe_unlearned(rows, name, self.run_dir, self.assembly.tool_watch.reported)
@@ -342,7 +356,7 @@ class SingleRun:
         return end is not None and (end.stage, end.step) == (stage, done)
 
     def _standing(self, name: str, settings: OptimizerSettings, done: int) -> tuple[float, str | None]:
-        """Return the used fraction of a stage's budget, and its stopping reason."""
+        """Return the used fraction of a stage's budget, and its stopping reason or None."""
         budget = settings.budget if isinstance(settings, ReinforcementSettings) else None
         rows = self.journal.read() if budget is not None or settings.until is not None else []
         return budget_fraction_spent(rows, budget, name), stopping_reason(rows, name, settings, done=done)
@@ -383,7 +397,7 @@ class SingleRun:
         )
 
     def _record_fault(self, kind: str, text: str, /, *, episode: str) -> None:
-        """Record a fault of a stage that samples nothing and so has no store open."""
+        """Record a fault of a stage that does not sample and therefore has no open journal."""
         store = RunStore(self.run_dir, groups_per_file=1, log=self.progress.say)
         try:
             store.record_fault(kind, text, episode=episode)
@@ -391,7 +405,7 @@ class SingleRun:
             store.close()
 
     async def _park(self, stage: _OpenStage) -> None:
-        """Save a run that was asked to stop, if the remaining time suffices."""
+        """Save a run that was interrupted, if the remaining time suffices."""
         work = stage.work
         self.progress.say(f"stopping after step {work.done} of {stage.name}; a second signal stops at once")
         try:
@@ -426,7 +440,7 @@ class SingleRun:
                 self.progress.say(f"step {work.done} of {stage}: ALARM {alarm.line}")
 
     def _tell(self, stage: str, work: Stage) -> None:
-        """Report new causes of failures, and once that the chat template rewrites the history."""
+        """Report new causes of failures; report once that the chat template rewrites the history."""
         rewritten = self.assembly.chat.rewritten if self.assembly is not None else ""
         if rewritten and _REWRITTEN not in self.told:
             self.told.add(_REWRITTEN)
@@ -518,7 +532,14 @@ class SingleRun:
 
 
 def report_data(run_dir: Path, assembly: RunComponents, resolved: Resolved, log: Callable[[str], None]) -> None:
-    """Report skipped rows, demonstrations beyond the policy's limits, and evaluation tasks in the training data."""
+    """Report skipped rows, demonstrations beyond the policy's limits, and evaluation tasks in the training data.
+
+    Args:
+        run_dir: Run directory, which stores the findings.
+        assembly: Components of the run.
+        resolved: Recipe of the run.
+        log: Receives one line per finding.
+    """
     store_skipped_rows(run_dir, assembly, log)
     for problem in find_policy_limit_problems(assembly, resolved):
         log(problem)
@@ -526,7 +547,10 @@ def report_data(run_dir: Path, assembly: RunComponents, resolved: Resolved, log:
 
 
 def store_skipped_rows(run_dir: Path, assembly: RunComponents, log: Callable[[str], None]) -> None:
-    """Store and report the numbers of invalid rows that were skipped; a resumed run keeps the stored ones."""
+    """Store and report how many invalid rows were skipped, by recipe key of their file.
+
+    A resumed run keeps the stored numbers.
+    """
     path, skipped = run_dir / SKIPPED_ROWS, assembly.skipped_rows
     for key, count in skipped.items():
         if not key.endswith("tasks"):  # reported when the tasks are read
@@ -536,7 +560,7 @@ def store_skipped_rows(run_dir: Path, assembly: RunComponents, log: Callable[[st
 
 
 def store_overlap(run_dir: Path, assembly: RunComponents, resolved: Resolved, log: Callable[[str], None]) -> None:
-    """Store and report evaluation tasks that are in the training data, once per run."""
+    """Store and report the evaluation tasks that are also in the training data, once per run."""
     path = run_dir / OVERLAP
     if path.is_file():
         return
@@ -548,7 +572,7 @@ def store_overlap(run_dir: Path, assembly: RunComponents, resolved: Resolved, lo
 
 
 def report_precision(assembly: RunComponents, resolved: Resolved, log: Callable[[str], None]) -> None:
-    """Report the precision of Muon's iteration, which the start of the run measured."""
+    """Report the precision of Muon's iteration, which was measured at the start of the run."""
     stages = resolved.recipe.own_stages.values()
     chosen = {stage.optimizer for stage in stages if stage.optimizer.startswith("muon_")}
     if chosen:
@@ -557,15 +581,15 @@ def report_precision(assembly: RunComponents, resolved: Resolved, log: Callable[
 
 
 def resume_remedy(run_dir: Path) -> str:
-    """Return how a run that stopped by a failure continues."""
+    """Return the remedy in messages of a failed run: the command that resumes it."""
     return f"`whetstone train {run_dir} --resume` continues the run when the cause is removed"
 
 
 def check_ablations(assembly: RunComponents, resolved: Resolved) -> None:
-    """Check that the ablations can be trained, before the run is.
+    """Check that every ablation can be assembled, before the run starts.
 
     Raises:
-        WhetstoneError: One cannot; the message has its name.
+        WhetstoneError: If an ablation is invalid or changes nothing; the message names it.
     """
     recipe = resolved.recipe
     for name, changes in recipe.ablations.items():

@@ -1,4 +1,4 @@
-"""Interface of training stages: steps, and states in which a checkpoint can be made."""
+"""Interface of training stages: steps, and states in which a checkpoint can be saved."""
 
 from __future__ import annotations
 
@@ -13,62 +13,65 @@ from whetstone.rollout import Collector
 
 
 class Stage(Protocol):
-    """A running stage."""
+    """Training stage in progress; implemented by `Supervised`, `Pretraining`, `OfflineTraining` and `Reinforcement`.
+
+    `SingleRun` calls `step` until the stage ends, `settle` before each checkpoint, then `conclude` and `close`.
+    """
 
     done: int
-    """Number of steps made."""
+    """Number of steps made, including those before a resume."""
 
     @property
     def version(self) -> int:
-        """Return the version of the trained weights."""
+        """Policy version of the trained weights."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """Return whether running work must be finished rather than cancelled."""
+        """Whether running work must be finished rather than cancelled when the run is interrupted."""
         ...
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """Return the state that a checkpoint needs in addition to weights and optimizer."""
+        """State that a checkpoint needs in addition to weights and optimizer; None: none."""
         ...
 
     @property
     def memory(self) -> dict[str, Any] | None:
-        """Return the state of stateful components of the method."""
+        """State of the method's stateful components, by name; None: none."""
         ...
 
     @property
     def collector(self) -> Collector | None:
-        """Return the collector; None if the stage does not sample."""
+        """Collector of sampled episodes; None if the stage does not sample."""
         ...
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
         """Make the next step and return its metrics.
 
         Args:
-            budget_share: Fraction of its budget that the stage has used, from 0 to 1.
+            budget_share: Fraction of the stage's budget that is used, from 0 to 1.
         """
         ...
 
     async def settle(self) -> None:
-        """Reach a state in which a checkpoint can be made."""
+        """Finish running work until a checkpoint can be saved."""
         ...
 
     async def close(self) -> None:
-        """Release all resources."""
+        """Release all resources of the stage."""
         ...
 
     @property
     def causes(self) -> Mapping[str, int]:
-        """Return the causes of episodes of the last step without a score or a trained token, with their number."""
+        """Causes of episodes of the last step without a score or a trained token, with their numbers."""
         ...
 
     def conclude(self) -> None:
-        """End the stage.
+        """Check the stage after its last step.
 
         Raises:
-            NothingScoredError: If none of its episodes counted.
+            NothingScoredError: If none of its episodes had a score.
         """
         ...
 
@@ -78,15 +81,17 @@ class Stage(Protocol):
 
 
 class WithoutSampling:
-    """Base class of stages that do not sample: their steps are short, and nothing runs between two steps.
+    """Base class of stages that do not sample: steps are short, and nothing runs between two steps.
 
     Args:
+        learner: Learner of the policy.
+        engine: Engine that receives the weights after each update.
         beginning: Monitors the first samples for failures.
-        done: Number of steps made.
+        done: Number of steps made before.
     """
 
     is_busy = True
-    """Always true: running work is short."""
+    """Always True: running work is short."""
     collector = None
     state = None
     memory = None
@@ -96,10 +101,11 @@ class WithoutSampling:
         self.causes: Mapping[str, int] = {}
         """See `Stage.causes`."""
         self.updating_since: float | None = None
+        """Start of the running update, in seconds of `time.perf_counter`; None: no update is running."""
 
     @property
     def version(self) -> int:
-        """Return the version of the trained weights."""
+        """Policy version of the trained weights, that of the engine."""
         return self.engine.version
 
     async def settle(self) -> None:
@@ -109,10 +115,10 @@ class WithoutSampling:
         """Do nothing: no resource is open."""
 
     def conclude(self) -> None:
-        """See `Stage.conclude`."""
+        """Check that at least one of the first samples could be used; see `Stage.conclude`."""
         self.beginning.conclude()
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """Return (component, component it waits for, seconds); only the learner works."""
+        """Return the wait for a running update, as (component, component it waits for, seconds)."""
         since = self.updating_since
         return [] if since is None else [("the learner", "its update", time.perf_counter() - since)]

@@ -1,11 +1,11 @@
-"""Reuse of finished warm-ups and evaluations: of another run with the same settings and the same input files.
+"""Reuse of warm-ups and evaluations of another run with the same settings and the same input files.
 
-A warm-up is copied as a checkpoint. The run continues as after an interruption, with the same weights as if it had made
-the warm-up itself.
+A warm-up is copied as a checkpoint. The run continues as after an interruption, with the same weights as if it had
+trained the warm-up itself.
 
 Note:
-    The evaluations of a warm-up belong to it, and they depend on further settings: the reward, the environment and the
-    context of the agent.
+    The evaluations of a warm-up are copied with it. They depend on further settings: the reward, the environment and
+    the context of the agent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DECIDE = (
 _SAMPLING = frozenset(
     {"strategy", "budget_allocation", "start_states", "replay", "trajectory_filters", "dynamic_sampling", "group_size"}
 )
-"""Keys of `rollout` that neither a warm-up nor an evaluation reads."""
+"""Keys of `rollout` that affect neither a warm-up nor an evaluation."""
 _NOT_EVALUATED = ("seed", "supervised", "critic")
 _DECIDE_ALL = frozenset({*_DECIDE, "rollout"})
 _EVALUATED = _DECIDE_ALL - {*_NOT_EVALUATED, "policy"}
@@ -44,10 +44,13 @@ _MADE = ("untrained", "supervised")
 
 
 def reuse_warm_up(resolved: Resolved, run_dir: Path, reuse_from: Sequence[Path], *, log: Callable[[str], None]) -> None:
-    """Copy the warm-up of another run, if one of these has an identical one and this run has not started.
+    """Copy the identical warm-up of another run, if this run has not started and one exists.
 
     Args:
-        log: Receives a line about the reused run.
+        resolved: Recipe of the run.
+        run_dir: Run directory.
+        reuse_from: Run directories to search.
+        log: Receives one line about the reused run.
     """
     recipe = resolved.recipe
     if recipe.supervised is None or recipe.reinforcement is None or (run_dir / "checkpoints").exists():
@@ -77,10 +80,15 @@ def reuse_warm_up(resolved: Resolved, run_dir: Path, reuse_from: Sequence[Path],
 def reuse_evaluation(
     resolved: Resolved, run_dir: Path, reuse_from: Sequence[Path], *, log: Callable[[str], None]
 ) -> None:
-    """Reuse the last evaluation of the run whose weights this one starts with, if all settings but the seed are equal.
+    """Copy the last evaluation of the run whose final weights this run starts with.
+
+    All settings of the evaluation except the seed must be equal.
 
     Args:
-        log: Receives a line if it is not reused because digests are missing.
+        resolved: Recipe of the run.
+        run_dir: Run directory.
+        reuse_from: Run directories to search.
+        log: Receives one line if an evaluation is not reused because digests are missing.
     """
     if resolved.recipe.policy.path is None or (run_dir / "evaluations").exists():
         return
@@ -96,19 +104,28 @@ def reuse_evaluation(
 
 
 def _remembers_alike(began: Path, resolved: Resolved) -> bool:
-    """Return whether components with a state have the same state at evaluation as they had then."""
+    """Return whether stateful components have the same state at this evaluation as at the earlier one."""
     known = {name.partition(".")[0] for name in read_position(began).memory or {}}
     return str(began) in resolved.recipe.init_state_from or not known & _AT_EVALUATION
 
 
 def _evaluated(resolved: Resolved) -> dict[str, Any]:
-    """Return the settings that an evaluation reads, apart from the weights."""
+    """Return the settings that affect an evaluation, apart from the weights."""
     without = {**dict.fromkeys(_NOT_EVALUATED), "policy": resolved.recipe.policy.dtype}
     return {**_decided(resolved), **without}
 
 
 def copy_evaluation(source_run: Path, name: str, run_dir: Path, called: str) -> None:
-    """Copy an evaluation of another run, with the episodes of every member of `policies`, to this run."""
+    """Copy the result and the trajectories of an evaluation from another run.
+
+    The episodes of every member of `policies` are copied.
+
+    Args:
+        source_run: Run directory to copy from.
+        name: Name of the evaluation there.
+        run_dir: Run directory to copy to.
+        called: Name of the evaluation in this run.
+    """
     files = list(zip(_evaluation(source_run, name), _evaluation(run_dir, called), strict=True))
     result = read_json(files[0][0]) or {}
     for member in list(result.get("members") or {})[1:]:  # the first has the file without a name
@@ -132,7 +149,7 @@ def _is_there(other: Path, checkpoint: Path) -> bool:
 def _read_the_same(
     other: Path, resolved: Resolved, sections: frozenset[str], what: str, log: Callable[[str], None]
 ) -> bool:
-    """Return whether the input files of these sections have the same content as in the other run."""
+    """Return whether the input files of these recipe sections are identical to those of the other run."""
     before = run_inputs(other)
     if before is None:
         log(f"{what} is not reused: an earlier version stored no digests of its inputs")

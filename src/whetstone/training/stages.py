@@ -39,7 +39,7 @@ from whetstone.training.stage_cache import copy_evaluation
 _MADE = "stage.json"
 """File in the folder of a finished stage: a digest of its settings (`key`) and of its inputs (`read`)."""
 Train = Callable[[Resolved, Path, Sequence[Path]], object]
-"""(recipe of one stage, its run directory, the previous stage) → nothing; creates the run."""
+"""(recipe of one stage, its run directory, run directories of earlier stages) → creates the run."""
 
 
 def run_stages(
@@ -51,15 +51,21 @@ def run_stages(
     progress: Progress,
     on_stage: Callable[[Path], None] = lambda folder: None,
 ) -> dict[str, Any]:
-    """Run the stages that are not finished.
+    """Run the stages of a chain that are not finished, and summarize the chain.
 
     Args:
+        stages: Stages in order.
+        run_dir: Directory of the whole run.
         train: Runs or resumes one stage.
         also: Run directories whose identical stages may be reused.
+        progress: Progress display.
         on_stage: Called with the folder of each stage, in order, once it is finished.
 
     Returns:
-        A summary of the whole, in the format of a run.
+        Summary of the chain, in the format of a run's `summary.json`.
+
+    Raises:
+        WhetstoneError: If a stage fails.
     """
     before: Path | None = None
     key = read = ""
@@ -135,7 +141,7 @@ def _entry(stage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _key(before: str, stage: NamedStage) -> str:
-    """Return a digest of the recipe of a stage and of those of all stages before it."""
+    """Return a digest of the recipes of a stage and of all stages before it."""
     decided = stage.resolved.with_changes({"title": None, "paper": None, "trackers": None, "scale": None}).dump()
     return hashlib.sha256(f"{before}\n{stage.new_adapters}\n{decided}".encode()).hexdigest()
 
@@ -161,7 +167,9 @@ def _find_reusable(
 
 
 def _resolve_inputs(stage: NamedStage, before: Path | None, folders: Mapping[str, Path], run_dir: Path) -> Resolved:
-    """Return the recipe of a stage with the final weights of the previous stage and the episodes of those it reads."""
+    """Return the recipe of a stage with the paths of its inputs: the final weights of the previous stage, and data of
+    the stages that it reads.
+    """
     names = {key: f"{key}.from_stage" if key.endswith(".data") else f"{key}.stage" for key in stage.reads}
     read: dict[str, str | None] = dict.fromkeys(names.values())
     read |= {f"{key}.path": str(folders[name]) for key, name in stage.reads.items()}
@@ -218,8 +226,12 @@ def _summary(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def check_stages(stages: Sequence[NamedStage], assemble: Callable[[Resolved, Policy | None], RunComponents]) -> None:
     """Check that every stage can be assembled, before the first one runs.
 
+    Args:
+        stages: Stages in order.
+        assemble: Assembles the components of a recipe for a policy; None: the recipe's policy.
+
     Raises:
-        WhetstoneError: If one cannot; the message names the stage.
+        WhetstoneError: If a stage is invalid; the message names the stage.
     """
     loaded: list[tuple[Any, Policy]] = []
     for stage in stages:

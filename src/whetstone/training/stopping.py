@@ -18,7 +18,7 @@ from whetstone.recipe.settings import SAMPLES
 from whetstone.training.budget import budget_fraction_spent, most_spent_unit
 
 STEPS = "steps"
-"""Stopping reason of a stage that made all of its steps."""
+"""Stopping reason of a stage that has made all of its steps."""
 _SUCCESS = "episode/success"
 _MEASURED = {"reward": "reward/mean", "loss": "loss/total"}
 
@@ -26,11 +26,13 @@ _MEASURED = {"reward": "reward/mean", "loss": "loss/total"}
 def stopping_reason(
     rows: Sequence[Mapping[str, Any]], stage: str, settings: OptimizerSettings, *, done: int | None = None
 ) -> str | None:
-    """Return the stopping reason of a stage in one line; None if it is not over.
+    """Return the stopping reason of a stage in one line, or None while it continues.
 
     Args:
         rows: Rows of `metrics.jsonl`.
-        done: Steps made; None: the number of rows of the stage.
+        stage: Name of the stage.
+        settings: Settings of the stage: steps, budget and `until`.
+        done: Number of steps made; None: the number of rows of the stage.
     """
     stage_rows = [row for row in rows if row["stage"] == stage]
     if settings.until is not None:
@@ -44,7 +46,7 @@ def stopping_reason(
 
 
 def reached_condition(rows: Sequence[Mapping[str, Any]], until: UntilSettings, *, measure: str) -> str | None:
-    """Return which condition of `until` these steps have reached, in one line; None if none.
+    """Return which condition of `until` is reached, in one line, or None.
 
         m_t = mean of the last `window` values at step t
         success:   m_t ≥ success
@@ -54,6 +56,7 @@ def reached_condition(rows: Sequence[Mapping[str, Any]], until: UntilSettings, *
 
     Args:
         rows: Rows of one stage.
+        until: Conditions.
         measure: Value monitored for a plateau if `until` does not set it: `reward` or `loss`.
     """
     if until.success is not None:

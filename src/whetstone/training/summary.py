@@ -22,24 +22,28 @@ _CURVE = "reward/mean"
 
 @dataclass(frozen=True, slots=True)
 class AblationSummary:
-    """Result of the run with some keys changed."""
+    """Result of an ablation: the run repeated with some keys changed."""
 
     after: Evaluation
+    """Last evaluation of the ablation."""
     overrides: Mapping[str, Any]
-    """Dotted keys that differ."""
+    """Changed recipe keys (dotted) and their values."""
     seconds: float
     """Training time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Summary of a finished run."""
+    """Summary of a finished run, returned by `train` and read by `RunSummary.read`."""
 
     run_dir: Path
+    """Run directory."""
     recipe: str
     """Name of the recipe: that of its file, or `recipe` without a file."""
     title: str
+    """Title of the recipe, else its name."""
     seed: int
+    """Random seed of the run."""
     evaluations: Mapping[str, Evaluation]
     """Evaluations by stage, in order: `untrained`, then `supervised` and `reinforcement` if they exist."""
     stages: Sequence[StageResult]
@@ -55,31 +59,31 @@ class RunSummary:
     throughput: Mapping[str, float]
     """Mean tokens per second, by stage."""
     failed_episodes: int
-    """Episodes of reinforcement that have no score."""
+    """Number of episodes of reinforcement without a score."""
     causes: Mapping[str, int]
     """Causes of failed episodes with their number, the most frequent first."""
     parameters: int
     """Number of parameters of the policy."""
     written: Mapping[str, Any] = field(repr=False)
-    """The content of `summary.json`."""
+    """Content of `summary.json`."""
 
     @property
     def untrained(self) -> Evaluation:
-        """Return the first evaluation, before any training."""
+        """First evaluation, before any training."""
         return next(iter(self.evaluations.values()))
 
     @property
     def before(self) -> Evaluation:
-        """Return the evaluation at the start of the last stage."""
+        """Evaluation at the start of the last stage."""
         return list(self.evaluations.values())[-2:][0]
 
     @property
     def after(self) -> Evaluation:
-        """Return the evaluation at the end of the last stage."""
+        """Evaluation at the end of the last stage."""
         return list(self.evaluations.values())[-1]
 
     def _repr_html_(self) -> str:
-        """Return results and the training curve as HTML for a notebook."""
+        """Return results and training curve as HTML, which notebooks display."""
         names = ("evaluation", "success", "95 % interval", "episodes")
         rows = [
             (
@@ -106,19 +110,19 @@ class RunSummary:
         """Load the final policy of the run; each call loads it again.
 
         Args:
-            trust_remote_code: Same as for `load_policy`.
+            trust_remote_code: Whether Python code of the model folder may run.
 
         Raises:
-            RunDirectoryError: If its checkpoint is missing or damaged.
+            RunDirectoryError: If the checkpoint is missing or damaged.
         """
         return final_policy(self.run_dir, trust_remote_code=trust_remote_code)
 
     @classmethod
     def read(cls, run_dir: Path) -> RunSummary:
-        """Read the summary of a finished run.
+        """Read the summary of a finished run from its directory.
 
         Raises:
-            RunDirectoryError: If it is missing or damaged.
+            RunDirectoryError: If `summary.json` is missing or damaged.
         """
         path = run_dir / "summary.json"
         written = read_json(path)

@@ -36,11 +36,20 @@ from whetstone.training.stage import WithoutSampling
 from whetstone.trajectory import Costs, EndReason, Group, Segment, Task, Trajectory
 
 _DISTURBED_RETRIES = 2
-"""Number of retries of a demonstration in which a sandbox, tool or server failed."""
+"""Maximum number of retries of a demonstration in which a sandbox, tool or server failed."""
 
 
 class Supervised(WithoutSampling):
-    """The warm-up; each call of `step` makes one update on fresh demonstrations."""
+    """Supervised fine-tuning stage (warm-up); created by `SingleRun`, each call of `step` makes one update.
+
+    Args:
+        assembly: Components of the run.
+        learner: Learner of the policy.
+        engine: Engine that receives the weights after each update.
+        settings: Settings of the stage; without `data`, an expert plays the demonstrations.
+        done: Number of steps made before.
+        fault: Records episodes of the expert that are lost.
+    """
 
     def __init__(
         self,
@@ -58,12 +67,15 @@ class Supervised(WithoutSampling):
         self._drawn = None if data is None else read_demonstrations(assembly, data, "supervised.data")
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
-        """Make the next update and return its metrics.
+        """Make the next update on demonstrations and return its metrics.
 
-        Demonstrations without success are left out and counted.
+        Demonstrations that did not solve their task are left out and counted.
+
+        Args:
+            budget_share: Not used: the stage has no budget.
 
         Raises:
-            NothingScoredError: If none of the first few dozen solved its task.
+            NothingScoredError: If none of the first few dozen demonstrations solved its task.
         """
         began = time.perf_counter()
         count = self.settings.batch_size
@@ -98,7 +110,15 @@ class Supervised(WithoutSampling):
 
 
 class Pretraining(WithoutSampling):
-    """Training on plain text; each call of `step` makes one update on windows."""
+    """Continued pretraining stage on plain text; created by `SingleRun`, each call of `step` makes one update.
+
+    Args:
+        assembly: Components of the run.
+        learner: Learner of the policy.
+        engine: Engine that receives the weights after each update.
+        settings: Settings of the stage, with the data.
+        done: Number of steps made before.
+    """
 
     def __init__(
         self, assembly: RunComponents, learner: Learner, engine: Engine, settings: PretrainingSettings, *, done: int = 0
@@ -107,7 +127,11 @@ class Pretraining(WithoutSampling):
         self.settings, self._texts = settings, read_texts(assembly, settings)
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
-        """Make the next update and return its metrics."""
+        """Make the next update on windows of text and return its metrics.
+
+        Args:
+            budget_share: Not used: the stage has no budget.
+        """
         began = time.perf_counter()
         count = self.settings.batch_size
         segments = [self._texts.segment(self.done * count + i) for i in range(count)]
@@ -126,7 +150,13 @@ class Pretraining(WithoutSampling):
 
 
 async def imitate_segments(learner: Learner, engine: Engine, segments: Sequence[Segment]) -> dict[str, float]:
-    """Make one update on these segments, sync the weights to the engine, and return the metrics."""
+    """Make one supervised update, sync the weights to the engine, and return the metrics.
+
+    Args:
+        learner: Learner of the policy.
+        engine: Engine that receives the weights as its next version.
+        segments: Segments whose action tokens are trained on.
+    """
     metrics = (await run_in_compute_thread(learner.imitate, segments)).metrics
     learner.end_step()
     await sync_weights(learner.weights(), engine, engine.version + 1)
@@ -134,47 +164,59 @@ async def imitate_segments(learner: Learner, engine: Engine, segments: Sequence[
 
 
 class FaultRecorder(Protocol):
-    """Writes a fault to the journal of a run; see `RunStore.record_fault`."""
+    """Function that writes a fault to the journal of a run; see `RunStore.record_fault`."""
 
     def __call__(self, kind: str, text: str, /, *, episode: str) -> None:
-        """Record a fault."""
+        """Record a fault.
+
+        Args:
+            kind: Kind of the fault, such as an end reason.
+            text: Cause in one line.
+            episode: Id of the episode.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationBatch:
-    """Episodes of an expert, or of a file."""
+    """Demonstrations of one update: episodes of an expert, or of a file."""
 
     episodes: tuple[Trajectory, ...] = ()
+    """Episodes, including those that did not solve their task."""
     retried: int = 0
-    """Attempts that were played again because a server, sandbox or tool failed."""
+    """Number of attempts that were repeated because a server, sandbox or tool failed."""
 
     @property
     def segments(self) -> list[Segment]:
-        """Return the segments to imitate: those of the episodes that solved their tasks."""
+        """Segments to imitate: those of the episodes that solved their task."""
         return [segment for trajectory in self.episodes if trajectory.solved for segment in trajectory.segments()]
 
     @property
     def lost(self) -> list[Trajectory]:
-        """Return the episodes that failed in every attempt for reasons other than the expert."""
+        """Episodes that failed in every attempt for reasons other than the expert."""
         return [trajectory for trajectory in self.episodes if not trajectory.ended.valid]
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the number of retried attempts and of lost episodes."""
+        """Numbers of retried attempts and of lost episodes, as metrics."""
         return {"demonstrations/retried": float(self.retried), "demonstrations/lost": float(len(self.lost))}
 
     def record_faults(self, record: FaultRecorder) -> None:
-        """Record the episodes that are lost."""
+        """Record a fault for each lost episode."""
         for trajectory in self.lost:
             record(str(trajectory.ended), find_failure_cause(trajectory), episode=trajectory.id)
 
 
 async def sample_demonstrations(assembly: RunComponents, first: int, count: int) -> DemonstrationBatch:
-    """Play the expert's episodes of `count` tasks, starting at `first`.
+    """Play the expert's episodes of `count` tasks, starting at task `first`.
 
-    An episode in which a sandbox, tool or server failed is played again, so that a run trains on the same
-    demonstrations as an undisturbed one.
+    An episode in which a sandbox, tool or server failed is repeated, so that a run trains on the same demonstrations as
+    an undisturbed run.
+
+    Args:
+        assembly: Components of the run, with the expert.
+        first: Index of the first task.
+        count: Number of tasks.
     """
     collector = assembly.build_collector(assembly.expert_actor())
     seed = derive_seed(assembly.resolved.recipe.seed, "expert")
@@ -197,20 +239,26 @@ async def sample_demonstrations(assembly: RunComponents, first: int, count: int)
 
 
 def report_limits(assembly: RunComponents, key: str, demonstrations: DemonstrationBatch) -> None:
-    """Report the limits of the policy that episodes of an expert exceed, once per stage."""
+    """Report which limits of the policy the expert's solved episodes exceed.
+
+    Args:
+        assembly: Components of the run.
+        key: Recipe key of the demonstrations, for the message.
+        demonstrations: Demonstrations of the first update.
+    """
     limits = PolicyLimits.of_recipe(assembly.resolved.recipe).add(t for t in demonstrations.episodes if t.solved)
     for problem in limits.problems(f"{key} (episodes of the expert)"):
         assembly.say(str(problem))
 
 
 def _was_disturbed(trajectory: Trajectory) -> bool:
-    """Return whether a failure other than the expert's can have kept an episode from its end."""
+    """Return whether an episode failed for reasons that may not be the expert's."""
     failed = any(call.outcome in ("tool_error", "tool_failed", "timeout") for call in trajectory.calls)
     return not trajectory.solved and (not trajectory.ended.valid or trajectory.ended is EndReason.TIMEOUT or failed)
 
 
 def first_task(recipe: Recipe) -> int:
-    """Return the index of reinforcement's first training task, after those of the warm-up."""
+    """Return the index of the first training task of reinforcement, after those of the warm-up."""
     warm_up = recipe.supervised
     return warm_up.steps * warm_up.batch_size if warm_up is not None and warm_up.data is None else 0
 
@@ -218,7 +266,13 @@ def first_task(recipe: Recipe) -> int:
 async def sample_imitation(
     assembly: RunComponents, settings: ReinforcementSettings, *, update: int
 ) -> DemonstrationBatch:
-    """Play the demonstrations imitated in an update of reinforcement; none if the recipe has none."""
+    """Play the demonstrations that an update of reinforcement imitates; an empty batch without `imitation`.
+
+    Args:
+        assembly: Components of the run.
+        settings: Settings of the stage.
+        update: Number of the update, from 0.
+    """
     if settings.imitation is None:
         return DemonstrationBatch()
     count = settings.imitation.batch_size
@@ -230,7 +284,7 @@ async def sample_imitation(
 
 
 def cost_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Return the mean costs per group, including discarded episodes."""
+    """Return the mean costs per group, including discarded episodes, as metrics."""
     each = [group.costs for group in groups] or [Costs()]
     return {
         "cost_per_group/sampled_tokens": fmean(costs.sampled_tokens for costs in each),
@@ -241,9 +295,9 @@ def cost_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def step_cost_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Sum the costs of all groups of a step, including rejected ones; budgets limit their sum.
+    """Return the total costs of a step, including rejected groups, which budgets limit.
 
-    Only episodes that the policy plays in this run count, in an environment (`sampled`) or with a model of one
+    Only episodes that the policy plays in this run count: in an environment (`sampled`) or in a model of one
     (`imagined`).
     """
     played = [t for group in groups for t in group.trajectories if t.provenance.is_fresh]
@@ -255,7 +309,15 @@ def step_cost_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> dict[str, float]:
-    """Return how many updates before `version` the tokens of groups were sampled, on average and at most."""
+    """Return the mean and maximum policy lag of the groups' tokens, in updates.
+
+    Args:
+        groups: Groups of an update.
+        version: Policy version of the update.
+
+    Returns:
+        Metrics; empty if no token has a version.
+    """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     versions = [v for t in trajectories for turn in t.turns for v in turn.action.versions if v >= 0]
     if not versions:
@@ -265,7 +327,10 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> dict[str, float]
 
 
 def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
-    """Return metrics of the episodes of a step; greedy ones are ignored, since they are not sampled."""
+    """Return the metrics of a step's episodes: rewards, success, lengths, tools, end reasons.
+
+    Greedy episodes are ignored.
+    """
     groups = [replace(group, trajectories=tuple(t for t in group.trajectories if not t.greedy)) for group in groups]
     result = summarize_episodes(groups, temperature=1.0)
     rewards = [reward for group in groups for reward in group.rewards]

@@ -26,16 +26,17 @@ from whetstone.seeding import derive_random
 from whetstone.trajectory import Group, Trajectory
 
 _SHOWN_OF_OTHERS = ("loss/total", "update/tokens", "update/grad_norm", "policy/clip_fraction")
-"""Metrics that are reported of additional updates of a step."""
+"""Metrics that are reported of the additional updates of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainStepResult:
-    """Result of a training step."""
+    """Result of `train_step`."""
 
     metrics: dict[str, float]
-    """Metrics of the step; those of components are from before they observe it."""
+    """Metrics of the step; those of stateful components are from before they observe the step."""
     outcome: StepOutcome
+    """Outcome of the step, which stateful components observe."""
 
 
 def train_step(
@@ -48,14 +49,16 @@ def train_step(
     seed: int,
     update: int,
 ) -> TrainStepResult:
-    """Train on the groups of a step.
+    """Make the updates of a training step on its groups.
 
     Components receive the result in `MethodComponents.observe`, after later plans are made.
 
     Args:
+        method: Components of the method: replay, filters, sources.
+        learner: Learner of the policy.
         batch: Groups that were sampled for the step, and demonstrations to imitate.
         filtered_groups: Groups that were sampled for the step and rejected by dynamic sampling.
-        mixed: Groups of other sources, by source.
+        mixed: Groups of other sources, by name of the source.
         seed: Random seed of the recipe.
         update: Number of the update, from 0.
     """
@@ -92,8 +95,17 @@ def count_provenances(trajectories: Iterable[Trajectory]) -> dict[str, float]:
 def training_groups(
     method: MethodComponents, sampled: Sequence[Group], mixed: Mapping[str, Sequence[Group]], *, seed: int, update: int
 ) -> Sequence[Group]:
-    """Return the groups with common advantages: sampled ones after replay and filters, and joint ones of other
-    sources."""
+    """Return the groups whose advantages are computed together.
+
+    These are the sampled groups after replay and filters, and the groups of other sources with the mode `joint`.
+
+    Args:
+        method: Components of the method.
+        sampled: Sampled groups.
+        mixed: Groups of other sources, by name of the source.
+        seed: Random seed of the recipe.
+        update: Number of the update, from 0.
+    """
     return [*_selected(method, sampled, seed=seed, update=update), *_used_as("joint", method, mixed)]
 
 
@@ -122,7 +134,7 @@ def _source_metrics(mixed: Mapping[str, Sequence[Group]]) -> dict[str, float]:
 def _second_update(
     method: MethodComponents, learner: Learner, batch: UpdateBatch, mixed: Mapping[str, Sequence[Group]]
 ) -> dict[str, float]:
-    """Update on stored groups if they have separate updates; return the metrics of this update."""
+    """Make the separate update on stored groups of an `alternating` mixture, and return its metrics."""
     groups = _used_as("alternating", method, mixed)
     settings = method.sources["stored"].mixture if groups else None
     if settings is None:

@@ -1,6 +1,6 @@
-"""A short trial of a run, which measures its rates.
+"""Short trial of a run that measures its rates: seconds per update and episode, tool calls, judge requests.
 
-A policy that has not learned yet samples other episodes than the trained one: it often runs into `max_new_tokens`, and
+A policy that is not trained yet samples other episodes than the trained one: it often reaches `max_new_tokens`, and
 calls no tools. If a stage imitates an expert first, the lengths of the expert's episodes replace those of the sampled
 ones.
 """
@@ -33,14 +33,15 @@ from whetstone.training.supervised import sample_demonstrations
 from whetstone.trajectory import Trajectory
 
 TRIAL_SECONDS = 30.0
+"""Time after which a trial starts no further update, in seconds."""
 _UPDATES = 3
-"""Updates of each stage; the first one, which allocates memory, does not count."""
+"""Number of updates of each stage in a trial; the first one, which allocates memory, is not measured."""
 _EVALUATED, _DEMONSTRATED = 32, 16
-"""Episodes of an evaluation, and demonstrations of an expert."""
+"""Maximum number of episodes of an evaluation, and number of demonstrations of an expert."""
 _LARGE = 20_000_000
 """Number of parameters from which on fewer episodes are played."""
 _LARGE_TASKS, _LARGE_EPISODES = 1, 4
-"""Tasks of an update of a large policy, and episodes of its evaluation."""
+"""Maximum number of tasks per update of a large policy, and number of episodes of its evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,11 @@ class _Shape:
     """Mean size of episodes."""
 
     sampled_tokens: float
+    """Number of sampled tokens per episode."""
     tokens: float
-    """Sampled and read, of all segments."""
+    """Number of sampled and read tokens per episode, over all segments."""
     calls: float
+    """Number of tool calls per episode."""
 
     @classmethod
     def of(cls, episodes: Sequence[Trajectory]) -> _Shape:
@@ -62,7 +65,7 @@ class _Shape:
 
 
 class _Enough(Exception):
-    """The time of the trial is over."""
+    """Raised when the time of the trial is over."""
 
 
 def plan_cost(
@@ -71,12 +74,13 @@ def plan_cost(
     """Estimate the cost of a run on this machine.
 
     Args:
+        resolved: Recipe of the run.
         with_trial: Whether a trial measures time, tool calls and price; see `run_trial`.
         ask: Asks for permission to call tools that change something; None refuses.
         notify: Receives the expected number of real calls.
 
     Raises:
-        RecipeError: The recipe is wrong, or it does not permit the calls of the trial.
+        RecipeError: If the recipe is invalid, or does not permit the calls of the trial.
     """
     judges = len(find_judges(assemble(resolved).reward))
     if not with_trial:
@@ -100,10 +104,11 @@ def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> TrialRes
     Tools, judges and models are called as in the run.
 
     Args:
-        seconds: Time after which no further update starts.
+        resolved: Recipe of the run.
+        seconds: Time after which no further update starts, in seconds.
 
     Raises:
-        WhetstoneError: The run would fail.
+        WhetstoneError: If the run would fail.
     """
     began = time.perf_counter()
     rates: dict[str, StageRates] = {}
@@ -124,11 +129,14 @@ def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> TrialRes
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
+    """Measurements of evaluation episodes, from `_measure_episodes`."""
+
     shape: _Shape
-    """Size of the episodes of the trained policy, if it is known."""
+    """Expected size of the episodes of the trained policy."""
     sampled: _Shape
+    """Size of the episodes of the untrained policy."""
     seconds: float
-    """Per episode of an evaluation."""
+    """Time per episode of an evaluation, in seconds."""
     start_seconds: float
     requests: float
     dollars: float
@@ -189,7 +197,11 @@ def _named_stages(resolved: Resolved) -> list[tuple[str, str, Recipe]]:
 def _short_run(
     resolved: Resolved, run_dir: Path, is_large: bool, deadline: float
 ) -> tuple[list[Mapping[str, Any]], str]:
-    """Train a few updates of each stage; (their metrics, why it could not go further)."""
+    """Train a few updates of each stage.
+
+    Returns:
+        Rows of metrics, and the reason why the run ended early; empty if all updates were made.
+    """
     rows: list[Mapping[str, Any]] = []
 
     def collect(row: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
     weights of version v → groups sampled under v, by the deadline rule ┐
                            groups of other sources, by their fractions  ┴→ on record → update
 
-An update on record gets the same groups again. Otherwise its groups are put on record before they are learned from.
+A recorded update gets the same groups again. Otherwise its groups are recorded before they are trained on.
 """
 
 from __future__ import annotations
@@ -37,37 +37,43 @@ _AT_THE_BEGINNING: Mapping[str, Any] = {"next": 0, "live": {}}
 
 @dataclass(frozen=True, slots=True)
 class TakenGroups:
-    """The groups of an update."""
+    """Groups of an update, from `UpdateGroups.take`."""
 
     sampled: list[Group]
+    """Sampled groups that are trained on."""
     filtered_groups: list[Group]
-    """Groups that were sampled for the update and did not count."""
+    """Groups that were sampled for the update and rejected by dynamic sampling."""
     mixed: MixedGroups
     """Groups of other sources."""
 
     @property
     def played(self) -> list[Group]:
-        """Return the groups that were sampled, including rejected ones."""
+        """All groups that were sampled for the update, including rejected ones."""
         return [*self.sampled, *self.filtered_groups]
 
 
 @dataclass(slots=True)
 class _Sampling:
-    """What runs in addition to the learner."""
+    """Collector and stream that run concurrently with the learner."""
 
     collector: Collector
     stream: GroupStream
 
 
 class UpdateGroups:
-    """Takes the groups of each update from all sources, or from the record.
+    """Takes the groups of each update from the policy's samples, other sources, or the record.
+
+    Created by `Reinforcement`.
 
     Args:
-        engine: Engine of the policy.
-        update: First update that is made.
+        assembly: Components of the run.
+        engine: Engine that samples from the policy.
+        settings: Settings of the stage.
+        store: Journal of the run.
+        update: Number of the next update, from 0.
         state: Sampling state of a checkpoint; None at the start.
-        by_recipe: Whether a group is sampled under one version only.
-        waiting_for: Context manager that reports a wait.
+        by_recipe: Whether each group is sampled with one policy version, so that the recipe determines all results.
+        waiting_for: Returns a context manager that reports a wait for the given thing.
     """
 
     def __init__(
@@ -101,24 +107,24 @@ class UpdateGroups:
 
     @property
     def collector(self) -> Collector | None:
-        """Return the collector of sampled episodes; None before sampling starts."""
+        """Collector of sampled episodes; None before sampling starts."""
         return self._sampling.collector if self._sampling is not None else None
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """Return the sampling state for a checkpoint; None if the journal has it."""
+        """Sampling state for a checkpoint; None if the journal has it."""
         if not self.by_recipe or self._sampling is None:
             return None
         return self._sampling.stream.state(without=self.consumed)
 
     async def settle(self) -> None:
-        """Wait until all groups that a checkpoint requires are on record."""
+        """Wait until all groups that a checkpoint requires are recorded."""
         if self.by_recipe and self._sampling is not None:
             with self._waiting_for("groups in flight"):
                 await self._sampling.stream.idle()
 
     def sample_under(self, version: int) -> None:
-        """Start or continue to sample with the weights of a version, which the engine has."""
+        """Start or continue sampling with the weights of a version, which the engine has loaded."""
         if self._sampling is None:
             self._sampling = self._start(version)
         else:
@@ -126,7 +132,11 @@ class UpdateGroups:
         self.consumed, self._filtered_numbers = [], []
 
     async def take(self, update: int) -> TakenGroups:
-        """Return the groups of an update: those on record, or new ones, which are put on record."""
+        """Return the groups of an update: recorded ones, or new ones, which are recorded first.
+
+        Args:
+            update: Number of the update, from 0.
+        """
         self.update = update
         numbers = self.store.consumed.get(update)
         if numbers is not None:
@@ -154,19 +164,19 @@ class UpdateGroups:
         return TakenGroups(groups, filtered_groups, mixed)
 
     def mark_used(self, groups: TakenGroups) -> None:
-        """Mark groups as used: they are not sampled again for later updates."""
+        """Mark groups as used by a finished update, so that later updates do not use them."""
         self.consumed = [group.number for group in groups.sampled]
         self._filtered_numbers = [group.number for group in groups.filtered_groups]
         self.update += 1
 
     def discard(self, update: int) -> None:
-        """Quarantine the groups of an update; others are sampled instead."""
+        """Quarantine the groups of an update that failed; others are sampled instead."""
         numbers = self.store.record_quarantine(update)
         if self._sampling is not None:
             self._sampling.stream.discard(numbers)
 
     def metrics(self, groups: TakenGroups) -> dict[str, float]:
-        """Return metrics of sampling after an update of these groups."""
+        """Return the metrics of sampling after an update: deadlines, buffer, rejected and expired groups."""
         deadlines = {"time/step_deadline": self._deadline}
         metrics = {
             "group/filtered": float(len(groups.filtered_groups)),
@@ -188,7 +198,7 @@ class UpdateGroups:
         return metrics | deadline_metrics(deadlines)
 
     async def close(self) -> None:
-        """Stop sampling; finished groups are on record."""
+        """Stop sampling and close the sources; finished groups are recorded."""
         await self._mixer.close()
         for store in self._stores:
             store.close()
@@ -274,15 +284,17 @@ class UpdateGroups:
 
 
 def source_record(run_dir: Path, name: str) -> Path:
-    """Return the folder of the record of a source whose groups are played in the run."""
+    """Return the folder with the record of a source whose groups are played in the run."""
     return run_dir / "sources" / name
 
 
 def open_recorded(record: RunRecord, sources: Mapping[str, MixedSource], task: Callable[[int], Task]) -> None:
-    """Open sources whose groups were played in a run, so that they return the groups on record.
+    """Open sources whose groups were played in a run, so that they return the recorded groups.
 
     Args:
-        task: Task of a position.
+        record: Record of the run.
+        sources: Sources by name.
+        task: Returns the task at a position.
     """
 
     def reader(name: str) -> Callable[[int], Awaitable[Group]]:

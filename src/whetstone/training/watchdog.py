@@ -1,4 +1,4 @@
-"""Watchdog: reports the components that a run waits for if there is no progress for a while; the run continues.
+"""Watchdog: reports which components a run waits for if there is no progress for a while; the run continues.
 
 It runs in a separate thread, so that it also detects a blocked event loop and reports its location.
 """
@@ -16,21 +16,21 @@ from typing import Protocol
 from whetstone.rollout import Collector
 
 SECONDS = 60.0
-"""Seconds without progress before the first report; doubled for each further one."""
+"""Time without progress before the first report, in seconds; doubled before each further report."""
 _SHOWN = 5
 
 
 class Monitored(Protocol):
-    """Work with steps or episodes that the watchdog monitors."""
+    """Work with steps or episodes that the watchdog monitors: a `Stage` or an `EvaluationMonitor`."""
 
     @property
     def done(self) -> int:
-        """Return the number of steps made."""
+        """Number of steps made."""
         ...
 
     @property
     def collector(self) -> Collector | None:
-        """Return the collector; None if nothing is sampled."""
+        """Collector of sampled episodes; None if nothing is sampled."""
         ...
 
     def waits(self) -> list[tuple[str, str, float]]:
@@ -39,7 +39,7 @@ class Monitored(Protocol):
 
 
 class EvaluationMonitor:
-    """A monitored evaluation: it has no steps, only episodes."""
+    """Evaluation as the watchdog monitors it: without steps, only with episodes."""
 
     done = 0
 
@@ -47,16 +47,17 @@ class EvaluationMonitor:
         self.collector: Collector | None = None
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """See `Watched.waits`."""
+        """Return the waits of the collector; see `Monitored.waits`."""
         return self.collector.waits() if self.collector is not None else []
 
 
 class Watchdog:
-    """Monitors a stage or an evaluation inside the block.
+    """Monitors a stage or an evaluation within the `with` block.
 
     Args:
-        log: Receives a line about the waits.
-        seconds: Seconds without progress before a report.
+        work: Work to monitor.
+        log: Receives one line about the waits.
+        seconds: Time without progress before a report, in seconds.
     """
 
     def __init__(self, work: Monitored, *, log: Callable[[str], None], seconds: float = SECONDS) -> None:

@@ -40,7 +40,7 @@ def clip_cov(
     objective this is the paper's loss.
 
     Args:
-        advantages: [K]
+        advantages: [K] advantage of each action token.
         old_logprobs: [K] log-probs of the learner before the update.
         draws: [K] uniform random numbers of this update; the candidates with the smallest ones are selected.
         fraction: Fraction of all tokens whose gradient is removed.

@@ -19,7 +19,7 @@ def entropy_aware(advantages: PerToken, entropies: PerToken, *, weight: NotNegat
     in no statistic and keep their advantage.
 
     Args:
-        advantages: [K]
+        advantages: [K] advantage of each action token.
         entropies: [K] entropy of the distribution that each token was sampled from, in nats; without gradient.
         weight: a.
 

@@ -29,7 +29,7 @@ def entropy_modulated(
     in no statistic and keep their advantage.
 
     Args:
-        advantages: [M]
+        advantages: [M] advantage of each turn.
         turn_entropies: [M] mean over the turn's action tokens, nats; NaN for a turn without any.
         trajectory: [M] index of the trajectory of each turn.
         group: [N] index of the task of each trajectory.

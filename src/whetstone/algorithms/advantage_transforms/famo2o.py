@@ -17,7 +17,7 @@ def balance_coefficient(deviations: Tensor, *, min_coef: float, max_coef: float,
 
         b(s) = min_coef + (max_coef − min_coef) exp(−σ(s) / scale)
 
-    Source: the coefficient per state of Wang et al. 2023 (FamO2O), arXiv:2310.17966, §4.2; the rule is ours.
+    Source: the coefficient per state of Wang et al. 2023 (FamO2O), arXiv:2310.17966, §4.2; the rule is an addition.
     """
     return min_coef + (max_coef - min_coef) * (-deviations.double() / scale).exp()
 
@@ -42,7 +42,7 @@ def famo2o(
     Made for stored data, with `objective: policy_gradient` and `critic: {ensemble_size: 5}`.
 
     Args:
-        advantages: [M]
+        advantages: [M] advantage of each turn.
         value_deviations: [M] standard deviation of the critic ensemble before each turn.
         min_coef: Coefficient b if the critics disagree; 0 is plain imitation.
         max_coef: Coefficient b if the critics agree.
@@ -52,7 +52,7 @@ def famo2o(
     Raises:
         ValueError: `max_coef` is less than `min_coef`.
 
-    Source: Wang et al. 2023, arXiv:2310.17966, eq. 5; the rule for b and the cap are ours.
+    Source: Wang et al. 2023, arXiv:2310.17966, eq. 5; the rule for b and the cap are additions.
     """
     if max_coef < min_coef:
         raise ValueError(f"max_coef must be at least min_coef ({min_coef:g}), got {max_coef:g}")

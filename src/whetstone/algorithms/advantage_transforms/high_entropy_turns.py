@@ -14,7 +14,7 @@ def high_entropy_turns(advantages: PerTurn, turn_entropies: PerTurn, *, fraction
     The number of turns that are kept is rounded to the nearest integer; with a fraction of 1 nothing changes.
 
     Args:
-        advantages: [M]
+        advantages: [M] advantage of each turn.
         turn_entropies: [M] mean over a turn's tokens; NaN counts as the lowest.
         fraction: Fraction of turns that are trained, those with the highest entropy; in (0, 1].
 

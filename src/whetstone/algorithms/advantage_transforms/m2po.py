@@ -22,7 +22,7 @@ def m2po(
     `reinforcement.max_staleness`, with wide clips.
 
     Args:
-        advantages: [K]
+        advantages: [K] advantage of each action token.
         old_logprobs: [K] log-probs of the learner before the update.
         sampler_logprobs: [K] log-probs of the sampler.
         bound: τ, above 0.

@@ -23,7 +23,7 @@ def probability_band(
     p = exp(mean log-prob) under the current policy. Fresh turns are unchanged.
 
     Args:
-        advantages: [M]
+        advantages: [M] advantage of each turn.
         old_logprobs: [K] under the policy before the update.
         turn: [K] index of the turn of each token.
         trajectory: [M] index of the trajectory of each turn.

@@ -63,7 +63,7 @@ def dgrpo(
         epsilon: Added to deviations.
 
     Source: weighting GRPO's groups by measured difficulty, as in "Difficulty-Aware Group Policy Optimization" (2026)
-    and its relatives, which differ in the weight; this one is ours.
+    and its relatives, which differ in the weight; this one is an addition.
     """
     weight = (1 - set_mean(rewards, group) / highest).clamp(min=floor)
     return normalize_in_sets(rewards, group, epsilon=epsilon) * weight / weight.mean()

@@ -71,7 +71,7 @@ def similar_states(observations: Sequence[str], task: Tensor, *, threshold: floa
 
     Args:
         observations: [M] text at the start of each turn.
-        task: [M]
+        task: [M] index of the task of each turn.
         threshold: Minimum `difflib` ratio, in (0, 1]; 1 is equality.
 
     Source: Feng et al. 2025, arXiv:2505.10978, and the similarity variant of its code.

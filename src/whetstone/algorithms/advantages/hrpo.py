@@ -31,6 +31,6 @@ def hrpo(
         weight: η.
         epsilon: Added to the deviation.
 
-    Source: Yang et al. 2025 (MasHost), arXiv:2506.08507; rebuilt from its abstract, form and η are ours.
+    Source: Yang et al. 2025 (MasHost), arXiv:2506.08507; rebuilt from its abstract, form and η are additions.
     """
     return normalize_in_sets(outcomes, group, epsilon=epsilon)[trajectory] + weight * process_rewards.double()

@@ -33,7 +33,7 @@ def rejection(
         threshold: Minimum reward.
         per_task: Maximum number of trajectories per task.
 
-    Source: Yuan et al. 2023, arXiv:2308.01825 (rejection sampling fine-tuning); the bound and ties are ours.
+    Source: Yuan et al. 2023, arXiv:2308.01825 (rejection sampling fine-tuning); the bound and ties are additions.
     """
     weights = torch.zeros(len(rewards), dtype=torch.float64)
     scores, tasks, actions = rewards.tolist(), group.tolist(), action_keys.tolist()

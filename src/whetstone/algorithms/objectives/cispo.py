@@ -25,16 +25,16 @@ def cispo(
     Unbounded it is importance-weighted REINFORCE; inside the bounds its gradient is PPO's.
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         old_logprobs: [T] log-probs of the learner before this update.
-        advantages: [T]
+        advantages: [T] advantage of each token.
         max_ratio: Upper bound of the ratio itself, not its distance from 1.
         min_ratio: Lower bound of the ratio; 0 in the paper.
 
     Raises:
         ValueError: If the bounds are not 0 ≤ min_ratio ≤ max_ratio.
 
-    Source: MiniMax 2025 (MiniMax-M1), arXiv:2506.13585, eq. 4 and 5; the default bound is ours.
+    Source: MiniMax 2025 (MiniMax-M1), arXiv:2506.13585, eq. 4 and 5; the default bound is an addition.
     """
     same_length(learner_logprobs, advantages)
     if not 0 <= min_ratio <= max_ratio:

@@ -33,9 +33,9 @@ def clipped(
     Use it when a batch is used for more than one update, or was sampled by an older policy.
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         old_logprobs: [T] log-probs of the learner before this update.
-        advantages: [T]
+        advantages: [T] advantage of each token.
         clip_low: Maximum decrease of the ratio below 1, in [0, 1].
         clip_high: Maximum increase of the ratio above 1; larger than `clip_low` is the clip-higher of DAPO.
         dual_clip: Maximum ratio of a token with A < 0, above 1 + clip_high: 3; agents far off-policy

@@ -25,7 +25,7 @@ def teacher_advantages(teacher_logprobs: Tensor, logprobs: Tensor, *, bound: Pos
     """Compute the log-ratio of teacher to student per token, [T] nats, within ± `bound` and without gradient.
 
     Source: Thinking Machines 2025, "On-Policy Distillation", https://thinkingmachines.ai/blog/on-policy-distillation/;
-    the bound is ours.
+    the bound is an addition.
     """
     return (teacher_logprobs.detach() - logprobs.detach()).clamp(-bound, bound)
 
@@ -51,7 +51,7 @@ def on_policy_distillation(
     policy itself (privileged, hindsight-guided or self-distillation).
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         old_logprobs: [T] log-probs of the learner before this update.
         teacher_logprobs: [T] log-probs of the same tokens under the teacher.
         advantages: [T] advantages of the rewards.
@@ -93,7 +93,7 @@ def importance_weighted_distillation(
     the mismatch of sampler and learner: use no `importance_correction`.
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         sampler_logprobs: [T] log-probs of the sampler; the ratio of tokens that were not sampled (NaN) is 1.
         teacher_logprobs: [T] log-probs under the teacher.
         low: Maximum decrease of a probability.

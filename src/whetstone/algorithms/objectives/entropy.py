@@ -23,7 +23,7 @@ def entropy_bonus(entropies: PerToken) -> TokenLoss:
     Weights of 0 to 0.001 are usual; above, agents' call syntax gets noisy.
 
     Args:
-        entropies: [T] nats, with gradient.
+        entropies: [T] entropies of the next-token distributions in nats, with gradient.
 
     Source: Williams & Peng 1991; verl's `compute_entropy_loss`.
     """
@@ -49,7 +49,7 @@ def entropy_smoothing(
     its P has no gradient.
 
     Args:
-        entropies: [T] nats, with gradient.
+        entropies: [T] entropies of the next-token distributions in nats, with gradient.
         usual_entropies: [T] H̄, the mean of recent updates at the same turn; NaN without a past, then P is 0.
         low: κ_l.
         high: κ_r.
@@ -57,7 +57,7 @@ def entropy_smoothing(
         strength: s, the coefficient times the phase weight.
         form: Form of the penalty P.
 
-    Source: Xu et al. 2025 (EPO), arXiv:2509.22576, §4, and its code; the hinge and s = 20 are ours.
+    Source: Xu et al. 2025 (EPO), arXiv:2509.22576, §4, and its code; the hinge and s = 20 are additions.
     """
     known = ~usual_entropies.isnan()
     usual = usual_entropies.detach().nan_to_num(0.0)

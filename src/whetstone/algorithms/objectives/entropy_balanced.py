@@ -30,9 +30,9 @@ def entropy_balanced(
     ρ ≤ 1 + clip_high it is PPO.
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         old_logprobs: [T] log-probs of the learner before this update.
-        advantages: [T]
+        advantages: [T] advantage of each token.
         clip_low: Maximum decrease of the ratio below 1.
         clip_high: Increase of the ratio above 1 at which the value is capped.
         dual_clip: Maximum ratio of a token with A < 0, above 1 + clip_high. None: no maximum.

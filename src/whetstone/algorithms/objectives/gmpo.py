@@ -26,9 +26,9 @@ def gmpo(
     ε is in log space: 0.4 bounds a ratio by e^0.4 ≈ 1.49. Use it with `aggregation: sequence_mean`.
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         old_logprobs: [T] log-probs of the learner before this update.
-        advantages: [T]
+        advantages: [T] advantage of each token.
         sequence: [T] index of the trajectory of each token.
         clip: ε.
 

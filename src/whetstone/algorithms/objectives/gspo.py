@@ -37,9 +37,9 @@ def gspo(
     Use it with `aggregation: sequence_mean`.
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         old_logprobs: [T] log-probs of the learner before this update.
-        advantages: [T]
+        advantages: [T] advantage of each token.
         sequence: [T] index of the trajectory of each token.
         turn: [T] index of the token's turn within the trajectory.
         clip_low: Maximum decrease of s below 1.

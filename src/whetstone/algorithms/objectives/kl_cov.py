@@ -25,9 +25,9 @@ def kl_cov(
     At the first update after sampling the penalty has no gradient.
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         old_logprobs: [T] log-probs of the learner before this update.
-        advantages: [T]
+        advantages: [T] advantage of each token.
         covariance_rank: [T] fraction of the batch's tokens with a covariance at least as large, including the token;
             0 for the largest of all, which is always penalized.
         fraction: Fraction of tokens that are penalized: max(1, ⌊fraction · K⌋) tokens.

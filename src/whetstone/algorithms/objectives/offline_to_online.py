@@ -29,7 +29,7 @@ def hybrid_weight(fresh: int, stored: int, *, offline_weight: NotNegative = 0.5)
         stored: O, number of predictions on stored turns; if 0, the weight is 0.
         offline_weight: λ; 0 is the on-policy critic.
 
-    Source: Zhou et al. 2023, arXiv:2311.08384, eq. 4; λ is ours.
+    Source: Zhou et al. 2023, arXiv:2311.08384, eq. 4; λ is an addition.
     """
     return offline_weight * max(1, fresh) / stored if stored else 0.0
 

@@ -16,8 +16,8 @@ def policy_gradient(learner_logprobs: PerToken, advantages: PerToken) -> Advanta
     With `importance_correction` it is importance-weighted. It has no trust region: use one update per batch.
 
     Args:
-        learner_logprobs: [T] with gradient.
-        advantages: [T]
+        learner_logprobs: [T] log-probs of the learner, with gradient.
+        advantages: [T] advantage of each token.
 
     Source: Williams 1992, "Simple statistical gradient-following algorithms"; verl's GPG loss, arXiv:2504.02546.
     """

@@ -31,7 +31,7 @@ def preference_pairs(rewards: Tensor, group: Tensor, keys: Tensor | None = None)
     """Return index pairs (better, worse) of all members of a group whose rewards differ, [P, 2].
 
     Args:
-        rewards: [S]
+        rewards: [S] reward of each sum.
         group: [S] index of the comparable set: a task, or a task and a common state.
         keys: [S] equal for equal actions; such pairs are excluded.
 
@@ -265,7 +265,7 @@ def kto(
     Args:
         learner_sums: [S] Σℓ, with gradient.
         reference_sums: [S] Σℓ under the reference.
-        rewards: [S]
+        rewards: [S] reward of each sum.
         beta: β.
         desirable: λ_D; balance so that weight times count is 1 to 4/3 of the other's.
         undesirable: λ_U.

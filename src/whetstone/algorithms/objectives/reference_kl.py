@@ -19,8 +19,8 @@ def reference_kl(learner_logprobs: PerToken, reference_logprobs: PerToken, *, es
     Equal policies give exactly 0 and no gradient. Log-ratios are clamped to ±20, and k3 to 10 per token.
 
     Args:
-        learner_logprobs: [T] with gradient.
-        reference_logprobs: [T] under the frozen reference, at the same temperature.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
+        reference_logprobs: [T] log-probs under the frozen reference, at the same temperature.
         estimator: See `kl_estimate`.
 
     Raises:
@@ -41,8 +41,8 @@ def first_attempt_kl(
     """Compute `reference_kl` on the tokens of a first attempt; the loss of all later tokens is 0.
 
     Args:
-        learner_logprobs: [T] with gradient.
-        reference_logprobs: [T] under the frozen reference, at the same temperature.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
+        reference_logprobs: [T] log-probs under the frozen reference, at the same temperature.
         first_attempt: [T] 1 up to the first answer of an episode, 0 after it.
         estimator: See `kl_estimate`.
 

@@ -22,7 +22,7 @@ def bradley_terry(better: Tensor, worse: Tensor) -> Tensor:
 
     Args:
         better: [P] scores with gradient.
-        worse: [P]
+        worse: [P] scores with gradient.
 
     Source: Ouyang et al. 2022, arXiv:2203.02155, eq. 1; Cooper: Hong et al. 2025, arXiv:2508.05613.
     """
@@ -47,7 +47,7 @@ def process_preference(
     Args:
         learner_sums: [S] Σℓ under the process model, with gradient.
         old_sums: [S] Σℓ under the sampling policy.
-        rewards: [S]
+        rewards: [S] reward of each sum.
         group: [S] index of the task.
         turn_counts: [S] number of turns.
         beta: β.
@@ -91,7 +91,7 @@ def referee_reward(scores: Tensor, truth: Tensor) -> float:
 
         τ = (concordant − discordant) / (N (N − 1) / 2);   ties count 0
 
-    Source: Lu et al. 2025 (URPO), arXiv:2507.17515; the minimum of 0 is ours.
+    Source: Lu et al. 2025 (URPO), arXiv:2507.17515; the minimum of 0 is an addition.
     """
     n = len(scores)
     if n < 2:

@@ -24,9 +24,9 @@ def sapo(
     Its slope at ρ = 1 is that of PPO. Use it with `aggregation: sequence_mean`.
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         old_logprobs: [T] log-probs of the learner before this update.
-        advantages: [T]
+        advantages: [T] advantage of each token.
         temperature: τ if A > 0.
         negative_temperature: τ if A ≤ 0; a larger value closes the gate sooner.
 

@@ -32,8 +32,8 @@ def shaped_demonstration(learner_logprobs: PerToken, advantages: PerToken, *, sh
     there is no imitation.
 
     Args:
-        learner_logprobs: [T] with gradient, of demonstrated tokens.
-        advantages: [T]
+        learner_logprobs: [T] log-probs of demonstrated tokens, with gradient.
+        advantages: [T] advantage of each token.
         sharpness: γ.
 
     Source: Yan et al. 2025 (LUFFY), arXiv:2504.14945, eq. 7.

@@ -47,7 +47,11 @@ def log_ratio(learner_logprobs: Tensor, other_logprobs: Tensor) -> Tensor:
 
 
 def ratio_metrics(log_ratios: Tensor, **fractions: Tensor) -> dict[str, Tensor]:
-    """Return the metrics of an objective with a ratio: ratio, k3 to the old policy, clamps, and `fractions`.
+    """Return the metrics of an objective with a ratio: mean ratio, KL to the old policy, clamped tokens.
+
+    Args:
+        log_ratios: [T] log-ratios, within ±20.
+        fractions: [T] further columns to report, by metric name.
 
     Source: Schulman et al. 2017, arXiv:1707.06347; k3: see `kl_estimate`.
     """
@@ -62,7 +66,7 @@ def ratio_metrics(log_ratios: Tensor, **fractions: Tensor) -> dict[str, Tensor]:
 
 
 def same_length(*columns: Tensor) -> None:
-    """Check that there is one number of each per token.
+    """Check that all columns have one number per token.
 
     Raises:
         ValueError: If the tensors differ in shape.

@@ -37,9 +37,9 @@ def probability_difference(
     objective excludes `importance_correction`.
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         sampler_logprobs: [T] log-probs of the sampler; the ratio of tokens that were not sampled (NaN) is 1.
-        advantages: [T]
+        advantages: [T] advantage of each token.
         low: δ_lo.
         high: δ_hi.
         pull: τ.

@@ -27,15 +27,15 @@ def advantage_weighted(
     Made for stored data; with A of 0 and 1 from `digirl`, use `policy_gradient`, which filters hard.
 
     Args:
-        learner_logprobs: [T] with gradient.
-        advantages: [T]
+        learner_logprobs: [T] log-probs of the learner, with gradient.
+        advantages: [T] advantage of each token.
         temperature: β, above 0.
         max_weight: Maximum weight of a turn.
 
     Raises:
         ValueError: If β is not above 0.
 
-    Source: Peng et al. 2019, arXiv:1910.00177, eq. 9; the cap is ours.
+    Source: Peng et al. 2019, arXiv:1910.00177, eq. 9; the cap is an addition.
     """
     same_length(learner_logprobs, advantages)
     if temperature <= 0:
@@ -64,7 +64,7 @@ def advantage_regression(
     has the loss of the turn.
 
     Args:
-        learner_logprobs: [T] with gradient.
+        learner_logprobs: [T] log-probs of the learner, with gradient.
         reference_logprobs: [T] log-probs under the policy of the preceding phase.
         advantages: [T] the same for all tokens of a turn.
         sequence: [T] index of the trajectory of each token.

@@ -55,7 +55,7 @@ def gated_sum(
     Raises:
         ValueError: Thresholds or weights are not one fewer than tiers.
 
-    Source: arXiv:2508.10548; the weights are ours.
+    Source: arXiv:2508.10548; the weights are additions.
     """
     if not len(thresholds) == len(weights) == len(tiers) - 1:
         raise ValueError(f"{len(tiers)} tiers need {len(tiers) - 1} thresholds and weights")

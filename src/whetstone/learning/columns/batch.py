@@ -32,11 +32,14 @@ from whetstone.trajectory import Segment, Task, Trajectory
 
 
 class Columns:
-    """Columns of a batch.
+    """Named columns of a batch, each computed when it is first requested.
+
+    Created by the learner for every step. Estimators and losses receive the columns that their parameters name.
 
     Args:
         trajectories: Trajectories of the batch, group by group.
-        learner: Trainer that computes log-probs and values, with the weights before the update.
+        learner: Trainer that computes log-probs and values with the weights before the update; None: only columns that
+            need no model are available.
         temperature: Divisor of the logits in sampling.
         chat: Renders gold answers as tokens.
         roles: Task tag with the role in which a trajectory is played, in addition to its seat; None: only the seat.
@@ -44,7 +47,7 @@ class Columns:
         teacher_reads: Returns an episode of a task as the teacher reads it; None: as the policy did.
         generator: Random number generator, seeded equally for the same step of a run.
         custom: Columns in addition to the built-in ones, by name.
-        reduce_ensemble: Reduces the values [N, T] of a critic ensemble to [T]; None: the minimum.
+        reduce_ensemble: Reduces the values [N, K] of a critic ensemble to [K]; None: the minimum.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Columns:
         self.generator, self.teacher_reads, self.scorer = generator, teacher_reads, scorer
         self._learner = learner
         self.critics = CriticValues(self, learner, reduce_ensemble or pessimistic_value)
-        """Values of critics."""
+        """Predictions of the critics at the action tokens of the batch."""
         self._declared = {**COLUMN_BUILDERS, **custom} if custom else COLUMN_BUILDERS
         self._made: dict[str, Tensor] = {}
         self._making: list[str] = []
@@ -74,15 +77,16 @@ class Columns:
 
     @property
     def held(self) -> Sequence[IndexedTrajectory]:
-        """Deprecated name of `trajectories`."""
+        """Deprecated name of `trajectories`; warns when read."""
         warnings.warn("Columns.held: renamed to Columns.trajectories", DeprecationWarning, stacklevel=2)
         return self.trajectories
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the column of this name, on the CPU; numbers are float64.
+        """Return a column by name, on the CPU, in float64 (indices: int64).
 
         Raises:
-            CreditError: Neither the run nor its reward provides it.
+            CreditError: If neither the run nor its reward provides the column, or its function returned invalid
+                numbers.
         """
         column = self.get_cached(name)
         if column is not None:
@@ -97,21 +101,25 @@ class Columns:
         return self._made[name]
 
     def get_cached(self, name: str) -> Tensor | None:
-        """Return a column that was already computed or replaced; otherwise None."""
+        """Return a column that was already computed or replaced, or None."""
         if self._making:
             self._readers.setdefault(name, set()).add(self._making[-1])
         return self._made.get(name)
 
     def count(self, level: Level) -> int:
-        """Return the number of trajectories, turns or action tokens."""
+        """Return the number of items of a level: trajectories, turns or action tokens."""
         if level == "trajectory":
             return len(self.trajectories)
         return sum(len(entry.trajectory.turns) if level == "turn" else len(entry) for entry in self.trajectories)
 
     def replace(self, name: str, column: Tensor) -> None:
-        """Replace a column.
+        """Replace a column, as reward shaping does.
 
-        Columns that were computed from the old one are recomputed on the next request.
+        Columns that were computed from the old one are recomputed when they are next requested.
+
+        Args:
+            name: Name of the column.
+            column: New numbers, one per item of its level.
         """
         for readers in self._readers.values():
             readers.discard(name)
@@ -126,14 +134,22 @@ class Columns:
     def call(self, function: Callable[..., Any], **overrides: Tensor) -> Any:
         """Call a function with the columns that its parameters name.
 
-        `overrides` replaces columns by name.
+        Args:
+            function: Estimator, shaping function, filter or transform.
+            overrides: Columns that replace those of the batch, by name.
         """
         return function(*(overrides[name] if name in overrides else self[name] for name in column_names(function)))
 
     def expand(self, numbers: Tensor, level: Level, to: Level) -> Tensor:
-        """Expand numbers to a finer level.
+        """Expand numbers to a finer level: every turn or token gets the number of its trajectory or turn.
 
-        Every turn or token gets the number of its trajectory or turn.
+        Args:
+            numbers: One number per item of `level`.
+            level: Level of the numbers.
+            to: Level of the result.
+
+        Raises:
+            ValueError: If `to` is coarser than `level`.
         """
         if level == to:
             return numbers
@@ -144,7 +160,7 @@ class Columns:
         raise ValueError(f"numbers per {level} cannot be expanded to numbers per {to}")
 
     def per_token(self, name: str) -> Tensor:
-        """Return [K] a column at every action token.
+        """Return a column at every action token, [K].
 
         A column of another level is expanded from its turn or trajectory.
         """
@@ -167,9 +183,10 @@ class Columns:
         ]
 
     def scatter_to_tokens(self, numbers: Tensor) -> list[list[Tensor]]:
-        """Return [T] numbers per trajectory and segment, from [K] of action tokens.
+        """Scatter [K] numbers of action tokens to all T tokens of each segment.
 
-        Other tokens have 0.
+        Returns:
+            [T] per trajectory and segment; tokens that are not action tokens have 0.
         """
         scattered = []
         for entry, at_actions in zip(self.trajectories, self.split_by_segment(numbers), strict=True):
@@ -189,7 +206,7 @@ class Columns:
         """Convert the return value of a column's function to a tensor on the CPU.
 
         Raises:
-            CreditError: It is not one number per item of its level.
+            CreditError: If it is not one number per item of the column's level.
         """
         dtype = torch.long if column.index else torch.float64
         if not isinstance(returned, Iterable):
@@ -215,14 +232,19 @@ class Columns:
                 yield i, entry, t
 
     def concatenate_tokens(self, read: Callable[[int, IndexedTrajectory], np.ndarray]) -> Tensor:
-        """Concatenate the [A] numbers that `read` returns per trajectory into [K]."""
+        """Concatenate the [A] numbers that `read` returns for each trajectory into [K].
+
+        Args:
+            read: (index of the trajectory, trajectory) → [A] numbers, turn by turn.
+        """
         parts = [read(i, entry) for i, entry in enumerate(self.trajectories)]
         return torch.from_numpy(np.concatenate([*parts, np.empty(0, dtype=parts[0].dtype if parts else float)]))
 
     def read_reward(self, name: str) -> Iterable[float]:
-        """Yield a signal of the reward or a part of its score.
+        """Yield the numbers of a reward signal (one per turn) or of a part of the score (one per trajectory).
 
-        A signal has one number per turn, a part one per trajectory.
+        Raises:
+            CreditError: If a trajectory has neither.
         """
         scores = [entry.trajectory.score for entry in self.trajectories]
         if any(score is not None and name in score.signals for score in scores):
@@ -245,20 +267,26 @@ class Columns:
     def compute_logprobs(
         self, segments: Sequence[Segment], *, whose: Literal["policy", "reference", "teacher"] = "policy"
     ) -> list[Tensor]:
-        """Compute [A] log-probs of each segment's action tokens, in their order.
+        """Compute [A] log-probs of each segment's action tokens, in the order of the tokens.
+
+        Args:
+            segments: Segments, which need not belong to the batch.
+            whose: Model that computes the log-probs.
 
         Raises:
-            CreditError: There is no model.
+            CreditError: If no model is available.
         """
         return self.model.logprobs(segments, temperature=self.temperature, of=whose)
 
     def order_by_turn(
         self, per_segment: Sequence[Tensor], trajectories: Sequence[IndexedTrajectory] | None = None
     ) -> Tensor:
-        """Return values per segment [A, …] turn by turn: [K] or [K, H].
+        """Reorder [A, …] values per segment turn by turn, and concatenate them to [K] or [K, H].
 
         Args:
-            trajectories: Trajectories whose segments these are, as another model reads them; None: those of the batch.
+            per_segment: Values at the action tokens of each segment, trajectory by trajectory.
+            trajectories: Trajectories whose segments these are, if another model reads them in other contexts; None:
+                those of the batch.
         """
         ordered, start = [], 0
         for entry in self.trajectories if trajectories is None else trajectories:
@@ -270,15 +298,15 @@ class Columns:
 
     @property
     def context_length(self) -> int:
-        """Maximum number of tokens in the model's context."""
+        """Context length of the model, in tokens."""
         return self.model.policy.context_length
 
     @property
     def model(self) -> ModelTrainer:
-        """Model that computes log-probs and values.
+        """Trainer that computes log-probs and values.
 
         Raises:
-            CreditError: There is no model.
+            CreditError: If no model is available; the message names the column that requested one.
         """
         if self._learner is None:
             reader = f" for {' → '.join(self._making)}" if self._making else ""

@@ -21,22 +21,23 @@ COLUMN_BUILDERS: Mapping[str, Column] = {column.name: column for column in (*VAL
     for file in (reward_columns, structure, behaviour, logprob_columns, values)
     for name, column in collect_columns(vars(file).values()).items()
 }
-"""Built-in columns, by name."""
+"""Declarations of the built-in columns, by name."""
 MODEL_COLUMNS = frozenset(name for name, column in COLUMN_BUILDERS.items() if column.reads_models)
 """Names of built-in columns that cost a forward pass."""
 
 
 def create_empty_column(name: str) -> Tensor:
-    """Return [0] a column without items."""
+    """Return an empty column [0] with the data type of the named column."""
     known = COLUMN_BUILDERS.get(name)
     return torch.empty(0, dtype=torch.long if known is not None and known.index else torch.float64)
 
 
 def is_readable_from_record(columns: Iterable[str], added: Mapping[str, Column] | None = None) -> bool:
-    """Return whether columns can be read from trajectories only, without a model.
+    """Return whether columns can be computed from recorded trajectories, without a model.
 
     Args:
-        added: Columns of a recipe, by name.
+        columns: Names of the columns.
+        added: Custom columns of a recipe, by name.
     """
     known = {**COLUMN_BUILDERS, **(added or {})}
     return not any(name in known and known[name].reads_models for name in columns)

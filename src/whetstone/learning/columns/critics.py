@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class CriticValues:
-    """Reads the predictions of critics at the action tokens of a batch.
+    """Reads the predictions of critics at the action tokens of a batch; available as `Columns.critics`.
 
     Args:
-        batch: Trajectories, and the model.
-        learner: Model with a critic; None: there are no values.
-        reduce: [N, K] values of an ensemble → [K] the values that estimators use.
+        batch: Columns of the batch.
+        learner: Trainer of a policy with a critic; None: there are no values.
+        reduce: Reduces the values [N, K] of an ensemble to [K].
     """
 
     def __init__(self, batch: Columns, learner: ModelTrainer | None, reduce: Callable[[Tensor], Tensor]) -> None:
@@ -33,26 +33,24 @@ class CriticValues:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Names of the heads; an ensemble has `values`, `values#2`, and so on."""
+        """Names of the critic's heads; those of an ensemble are `values`, `values#2`, and so on."""
         return self._learner.heads if self._learner is not None else ()
 
     @property
     def probabilities(self) -> bool:
-        """Whether critics predict probabilities of success."""
+        """Whether critics predict probabilities of success instead of returns."""
         critic = self._learner.policy.critic if self._learner is not None else None
         return critic is not None and critic.probabilities
 
     def head(self, name: str) -> Tensor:
-        """Return [K] the prediction of a head before each action token.
-
-        The members of an ensemble are reduced.
-        """
+        """Return [K] predictions of a head before each action token, with ensembles reduced."""
         return self._reduced(self.members(name))
 
     def members(self, name: str) -> Tensor:
-        """Return [N, K] the prediction of each member of an ensemble.
+        """Return [N, K] predictions of each member of an ensemble before each action token.
 
-        `values#2` names one member.
+        Args:
+            name: Name of the ensemble, such as `values`; or of one member, such as `values#2`.
         """
         if self._values is None:
             model, batch = self._batch.model, self._batch
@@ -63,7 +61,8 @@ class CriticValues:
     def find_positions(self, where: str) -> Tensor:
         """Return [K] whether a critic predicts at each action token.
 
-        `where` is the `first` token of each turn, its `last`, or `every`.
+        Args:
+            where: Token of each turn at which it predicts: `first`, `last` or `every`.
         """
         turn = self._batch["turn"]
         if where == "every":
@@ -75,9 +74,9 @@ class CriticValues:
         return first
 
     def last_head(self, name: str) -> Tensor:
-        """Return [N] the bootstrap value of a head after truncated episodes; 0 for others.
+        """Return [N] bootstrap values of a head after truncated episodes; 0 for other episodes.
 
-        It is the prediction after the last turn of an episode that a limit truncated.
+        The value is the prediction after the last turn of an episode that a limit truncated.
         """
         if self._last_values is None:
             model, trajectories = self._batch.model, self._batch.trajectories

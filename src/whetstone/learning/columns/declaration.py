@@ -29,11 +29,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class RunCapabilities:
-    """Data that a run produces only because of its recipe: signals of the reward, data of the strategy."""
+    """Data that a run produces because of its recipe: signals of the reward, data of the strategy.
+
+    Columns check it before anything is sampled.
+    """
 
     recipe: Recipe
+    """Recipe of the run."""
     first_task: Callable[[], Task]
-    """Returns the first task of the task source, which shows what tasks contain."""
+    """Returns the first task of the task source, which shows the content of tasks."""
     reward: frozenset[str] = frozenset()
     """Signals and parts that the reward declares for its scores."""
     strategy: frozenset[str] = frozenset()
@@ -41,18 +45,19 @@ class RunCapabilities:
 
 
 Requirement = Callable[[RunCapabilities], str | None]
-"""Returns the data that a run lacks, and the component that would provide it; None: nothing."""
+"""Returns the data that a run lacks and the component that would provide it, in one line; None: nothing is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Declaration of one column."""
+    """Declaration of a column: its function, level and requirements; created by the decorator `column`."""
 
     name: str
+    """Name by which functions request the column."""
     level: Level
-    """Level of its numbers: one per trajectory, turn or token."""
+    """Level of the column: one number per trajectory, turn or token."""
     build: Callable[..., Any]
-    """(the batch as `Columns`) → numbers, an iterable or a tensor."""
+    """Computes the column: `Columns` → numbers, an iterable or a tensor."""
     about: str = ""
     """Description in one sentence."""
     reads_models: bool = False
@@ -62,21 +67,20 @@ class Column:
     provided_by: str = ""
     """Provider of the column; empty: every run."""
     requires: Requirement | None = None
+    """Returns the data that a run lacks for the column; None: every run provides the column."""
     listed_as: str = ""
     """Name in the documentation; empty: its own."""
 
     def missing(self, run: RunCapabilities) -> str | None:
-        """Return the data that a run lacks for the column; None: nothing.
-
-        The text names a component that would provide the data.
-        """
+        """Return the data that a run lacks for this column, with a component that would provide it; None: nothing."""
         return self.requires(run) if self.requires is not None else None
 
 
 class Declared(Protocol):
-    """A function that is declared as a column."""
+    """Function with the attribute that the decorator `column` adds."""
 
     declared_column: Column
+    """Declaration of the column."""
 
 
 def column(
@@ -87,17 +91,20 @@ def column(
     provided_by: str = "",
     requires: Requirement | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare a function of the batch as a column of its name.
+    """Declare a function of the batch as a column with the function's name.
+
+    The first paragraph of the function's docstring is the description in the documentation.
 
     Args:
-        level: Level of its numbers: `trajectory`, `turn` or `token`.
-        reads_models: Whether it costs a forward pass.
-        index: Whether its numbers are integers.
+        level: Level of the column: `trajectory`, `turn` or `token`.
+        reads_models: Whether the column costs a forward pass.
+        index: Whether the numbers are integers that count or identify.
         provided_by: Provider, for the documentation; empty: every run.
-        requires: Returns the data that a run lacks for it, before anything is sampled.
+        requires: Returns the data that a run lacks for the column, before anything is sampled; None: nothing is
+            required.
 
     Raises:
-        RecipeError: The level does not exist.
+        RecipeError: If the level does not exist.
     """
     levels = get_args(Level)
     if level not in levels:
@@ -117,18 +124,14 @@ def column(
 
 
 def get_declaration(function: Callable[..., Any]) -> Column | None:
-    """Return the declaration of a function; None if it is not a column.
-
-    Options that are bound to the function are included.
+    """Return the column that a function declares, with options that are bound to the function; None if it declares
+    none.
     """
     inner = unwrap_partial(function)
     return replace(inner.declared_column, build=function) if implements_protocol(inner, Declared) else None
 
 
 def collect_columns(functions: Iterable[Callable[..., Any]]) -> dict[str, Column]:
-    """Return the declarations of functions by name.
-
-    Functions that are not columns are left out.
-    """
+    """Return the columns that functions declare, by name; other functions are ignored."""
     declarations = map(get_declaration, functions)
     return {column.name: column for column in declarations if column is not None}

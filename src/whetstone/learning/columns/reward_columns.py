@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 
 def from_reward(name: str, what: str = "", known: str = "") -> Requirement:
-    """Return the requirement that the reward declares this column for its scores.
+    """Return the requirement that the reward of a run provides a column.
 
     Args:
-        what: Description of the column; empty: a signal or part of its name.
-        known: Built-in rewards that provide it.
+        name: Name of the column.
+        what: Description of the column; empty: a signal or part with its name.
+        known: Built-in rewards that provide the column, for the message.
     """
     return partial(
         _missing_from_reward, name, what or f"a signal or part named {name}", f"{known}, or " if known else ""
@@ -98,7 +99,7 @@ def greedy_rewards(batch: Columns) -> Iterable[float]:
 
 
 def _signal(name: str, level: Level, reward: str, about: str, what: str) -> Column:
-    """Return the column of a signal, or a part of the score, that a built-in reward provides."""
+    """Declare the column of a signal, or of a part of the score, that a built-in reward provides."""
     requires = from_reward(name, what, reward)
     build = partial(_read_signal, name=name)
     return Column(name, level, build, about, provided_by=f"`reward: {reward}`", requires=requires)
@@ -117,7 +118,7 @@ REWARD_COLUMNS = (
             "Score of an episode's calls.", "a score of an episode's calls"),
     _signal("tags", "turn", "meta_reasoning", "Kind of thought of a turn.", "the kind of thought of each turn"),
 )  # fmt: skip
-"""Columns of signals of built-in rewards."""
+"""Columns of the signals of built-in rewards."""
 
 
 def _read_turn_rewards(batch: Columns) -> Tensor:

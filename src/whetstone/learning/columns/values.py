@@ -29,18 +29,19 @@ VALUE_POSITIONS = {
     "contributions": "last",
     "token_values": "every",
 }
-"""Predictions of critics, and the action tokens of a turn before which they are computed."""
+"""Quantities that critics predict, and the action token of a turn before which each is computed."""
 
 
 STATE_VALUES = ("values", "twin_values", "token_values")
-"""Predictions of the value of a state: the expected return from there on."""
+"""Quantities that are the value of a state: the expected return from it on."""
 
 
 def critic_heads(columns: Iterable[str], *, ensemble: int = 1) -> tuple[str, ...]:
-    """Return the critic heads that columns require: trained heads, then slow copies.
+    """Return the names of the critic heads that columns require: trained heads, then slow copies.
 
     Args:
-        ensemble: Members per head; those after the first are named `values#2`, `values#3`, …
+        columns: Names of the columns that estimators and losses read.
+        ensemble: Number of members per head; members after the first are named `values#2`, `values#3`, …
     """
     heads = [name.removeprefix("last_") for name in columns]
     heads = [name for name in heads if name.removeprefix("slow_") in VALUE_POSITIONS]
@@ -50,7 +51,7 @@ def critic_heads(columns: Iterable[str], *, ensemble: int = 1) -> tuple[str, ...
 
 
 def get_head_kind(head: str) -> str:
-    """Return the prediction of a head: `values` for the member `values#2`."""
+    """Return the quantity that a head predicts: `values` for the ensemble member `values#2`."""
     return head.partition("#")[0]
 
 

@@ -24,7 +24,7 @@ from whetstone.learning.forward_passes import GradientRequest, ReadRequest, buil
 from whetstone.learning.metric_accumulator import MetricAccumulator
 from whetstone.learning.model_trainer import SMALLEST_BUDGET
 from whetstone.learning.optimizer import SHARDS, Optimizers
-from whetstone.learning.packing import Piece
+from whetstone.learning.packing import PackedPiece
 from whetstone.learning.token_outputs import Layout
 from whetstone.policies import CPU, Policy, on_cpu
 from whetstone.recipe import OptimizerSettings
@@ -240,7 +240,7 @@ class GroupPasses:
         share = self.settings.prefix_sharing and self.shares
         return partition_segments(segments, self._groups, token_budget=self.token_budget, share=share, cost=self._cost)
 
-    def _cost(self, piece: Piece) -> float:
+    def _cost(self, piece: PackedPiece) -> float:
         return self._flops.of_sizes(piece.tokens, piece.pairs)
 
     def _critic_buffers(self) -> dict[str, Tensor]:

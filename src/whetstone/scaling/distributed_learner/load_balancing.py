@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from whetstone.learning.packing import Piece, split_pieces
+from whetstone.learning.packing import PackedPiece, split_pieces
 from whetstone.trajectory import Segment
 
 Cost = Callable[[Piece], float]
@@ -42,7 +42,7 @@ class _Slot:
 
 
 def partition_pieces(
-    pieces: Sequence[Piece], ranks: int, *, token_budget: int, cost: Cost
+    pieces: Sequence[PackedPiece], ranks: int, *, token_budget: int, cost: Cost
 ) -> list[list[tuple[int, ...]]]:
     """Divide pieces between ranks in rounds of balanced cost.
 
@@ -79,7 +79,7 @@ def partition_pieces(
 
 
 def _filled(
-    pieces: Sequence[Piece], order: Sequence[int], count: int, token_budget: int, cost: Cost
+    pieces: Sequence[PackedPiece], order: Sequence[int], count: int, token_budget: int, cost: Cost
 ) -> list[_Slot] | None:
     """Assign all pieces to `count` passes; None if they do not fit."""
     slots = [_Slot([]) for _ in range(count)]
