@@ -229,7 +229,7 @@ class TestContract:
 
     @pytest.mark.parametrize("start", [0, 80, -1])
     def test_start_of_a_score_must_be_within_the_tokens(self, tested, start):
-        with pytest.raises(ValueError, match="start: from 1 to the last of 80 tokens"):
+        with pytest.raises(ValueError, match="start: must be from 1 to 79, the last of 80 tokens"):
             tested.run(lambda engine: engine.score(TokenSequence(PROMPT), start=start))
 
     def test_concurrent_requests_are_answered(self, tested):

@@ -306,7 +306,7 @@ def test_scores_equal_a_full_pass_and_use_the_cached_prefix(model):
 
 @pytest.mark.parametrize("start", [0, 5])
 def test_invalid_start_of_a_score_is_refused(model, start):
-    with pytest.raises(ValueError, match="start: from 1 to the last of 5 tokens"):
+    with pytest.raises(ValueError, match="start: must be from 1 to 4, the last of 5 tokens"):
         run(model, lambda e: e.score(TokenSequence([1, 2, 3, 4, 5]), start=start))
 
 

@@ -330,7 +330,7 @@ def test_update_reports_its_cost_and_size():
 
 
 def test_unknown_token_names_its_trajectory():
-    with pytest.raises(ValueError, match="token 90000 is not among the"):
+    with pytest.raises(ValueError, match="token 90000 is not one of the model's"):
         ModelTrainer(small_policy(), SETTINGS).step([segment([1, 90000], [0, 1])], surrogate)
 
 

@@ -145,7 +145,7 @@ def test_target_modules_are_those_of_peft():
     ("target_modules", "problem"),
     [
         ("q_prj", 'target_modules: "q_prj" matches the path of no linear layer, such as .*; did you mean "q_proj"'),
-        ("*q_proj", r'target_modules: "\*q_proj" is no regular expression: nothing to repeat'),
+        ("*q_proj", r'target_modules: "\*q_proj" is not a valid regular expression: nothing to repeat'),
         (["mlp.q_proj"], 'no layer is named "mlp.q_proj"'),
     ],
 )

@@ -64,7 +64,10 @@ def local(
             detokenize=policy.tokenizer.decode,
         )
     except ValueError as error:
-        raise EngineError(f"the KV cache does not fit on {policy.device}: {error}") from None
+        raise EngineError(
+            f"the KV cache does not fit on {policy.device}: {error}; "
+            "increase engine.cache_gib, or free memory of the device"
+        ) from None
 
 
 def cache_bytes(device: torch.device, gib: float | None) -> int | None:

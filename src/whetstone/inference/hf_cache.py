@@ -167,7 +167,10 @@ def select_decode_mode(model: torch.nn.Module, plain: ReferenceForward) -> Decod
                 return feeding
         except FAULTS:
             continue
-    raise PolicyError(f"models of type {model_type(model)} are not reproducible: their logits differ each time")
+    raise PolicyError(
+        f"models of type {model_type(model)} are not reproducible: their logits differ each time; "
+        "use a model whose forward pass has no randomness"
+    )
 
 
 def _relative_error(forward: HFCacheForward, plain: ReferenceForward) -> float:

@@ -156,15 +156,19 @@ class LocalEngine:
             raise PromptTooLong(f"{length} prompt tokens fill the context of {self.context_length}; shorten the prompt")
         self._check_ids((*request.prompt.ids, *sampling.forced))
         if sampling.stop_strings and self._detokenize is None:
-            raise ValueError("stop_strings: this engine was made without detokenize and cannot read text")
+            raise ValueError("stop_strings: this engine cannot decode text; create it with `detokenize`")
         return await self._submit(request.prompt, request.episode, length, request)  # type: ignore[no-any-return]
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
         """See `Engine.score`."""
         if not 1 <= start < len(tokens):
-            raise ValueError(f"start: from 1 to the last of {len(tokens)} tokens, got {start}")
+            raise ValueError(
+                f"start: must be from 1 to {len(tokens) - 1}, the last of {len(tokens)} tokens, got {start}"
+            )
         if len(tokens) > self.context_length:
-            raise PromptTooLong(f"{len(tokens)} tokens to score in a context of {self.context_length}")
+            raise PromptTooLong(
+                f"{len(tokens)} tokens to score exceed the context of {self.context_length} tokens; shorten the text"
+            )
         self._check_ids(tokens.ids)
         return await self._submit(tokens, f"score {next(self._scorings)}", start)  # type: ignore[no-any-return]
 
@@ -224,7 +228,10 @@ class LocalEngine:
         low, high = min(ids), max(ids)
         if low < 0 or high >= self._vocabulary:
             wrong = low if low < 0 else high
-            raise ValueError(f"token id {wrong} is outside the model's vocabulary of {self._vocabulary}")
+            raise ValueError(
+                f"token id {wrong} is outside the model's vocabulary of {self._vocabulary}; "
+                "use the model's own tokenizer"
+            )
 
     async def _submit(
         self, tokens: TokenSequence, episode: str, start: int, generation: GenerateRequest | None = None

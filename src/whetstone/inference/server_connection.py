@@ -178,7 +178,10 @@ class Connection:
                 raise InfrastructureError(problem) if is_restart else EngineError(problem)
             if time.monotonic() >= end:
                 within = f" within {self.start_seconds:g} s" if self._process is not None else ""
-                raise InfrastructureError(f"no {self.server} server responds at {self.address}{within}")
+                raise InfrastructureError(
+                    f"no {self.server} server responds at {self.address}{within}; "
+                    "check the address, and start the server"
+                )
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
         self._answered = True
 

@@ -225,11 +225,14 @@ class ServerEngine(ABC):
         """
         check_media(tokens, self.capabilities, engine=self.server)
         if not 1 <= start < len(tokens):
-            raise ValueError(f"start: from 1 to the last of {len(tokens)} tokens, got {start}")
+            raise ValueError(
+                f"start: must be from 1 to {len(tokens) - 1}, the last of {len(tokens)} tokens, got {start}"
+            )
         await self._ready()
         if len(tokens) >= self.context_length:
             raise PromptTooLong(
-                f"{len(tokens)} tokens to score in a context of {self.context_length}, of which a server needs one"
+                f"{len(tokens)} tokens to score leave no room in the context of {self.context_length} tokens, of "
+                "which a server needs one; shorten the text"
             )
         async with self._counted("") as own:
             question = ServerRequest(own.id, tokens.ids, Sampling(1), score_from=start, cache=str(self.version))
@@ -449,16 +452,20 @@ class ServerEngine(ABC):
             ValueError: If stop strings are given without `detokenize`.
         """
         if sampling.stop_strings and self._detokenize is None:
-            raise ValueError("stop_strings: this engine was made without detokenize and cannot read text")
+            raise ValueError("stop_strings: this engine cannot decode text; create it with `detokenize`")
         if sampling.forced and not is_plain(sampling):
-            raise self.at.build_error("gives log-probs of forced tokens only at temperature 1, without bias or cuts")
+            raise self.at.build_error(
+                "returns log-probs of forced tokens only at temperature 1, without bias and truncation"
+            )
         if not self.of_the_draw and sampling.temperature not in (0, 1):
             raise self.at.build_error(
-                f"gives the model's log-probs, which at temperature {sampling.temperature:g} are not those of the "
+                f"returns the model's log-probs, which at temperature {sampling.temperature:g} are not those of the "
                 f"sampling distribution; {self.of_the_draw_by}"
             )
         if not self.of_the_draw and sampling.temperature == 1 and not is_plain(sampling):
-            raise self.at.build_error(f"gives the model's log-probs, before bias and truncation; {self.of_the_draw_by}")
+            raise self.at.build_error(
+                f"returns the model's log-probs, before bias and truncation; {self.of_the_draw_by}"
+            )
 
     of_the_draw_by: str
     """How to start a server that returns log-probs of the sampling distribution, for messages."""

@@ -93,7 +93,7 @@ class SGLangEngine(ServerEngine):
     def _reply(self, read: Mapping[str, Any], question: ServerRequest) -> ServerResponse:
         meta = read["meta_info"]
         if meta.get("output_token_logprobs") is None:
-            raise self.at.build_error("returns no log-probs")
+            raise self.at.build_error("returns no log-probs; check that no proxy removes them")
         drawn = [(int(token), float(logprob)) for logprob, token, *_ in meta["output_token_logprobs"]]
         finish: Literal["stop", "length", "abort"] = meta["finish_reason"]["type"]
         if finish not in ("stop", "length", "abort"):

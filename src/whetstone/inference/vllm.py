@@ -144,7 +144,7 @@ class VLLMEngine(ServerEngine):
         choice, usage = read["choices"][0], read["usage"]
         tokens = choice.get("token_ids")
         if tokens is None:
-            raise self.at.build_error("returns no token ids: it is older than vLLM 0.10.2")
+            raise self.at.build_error("returns no token ids: it is older than vLLM 0.10.2; update it")
         if choice.get("logprobs") is None:
             raise self.at.build_error("returns no log-probs; check its --max-logprobs, and proxies before it")
         logprobs = (
@@ -174,7 +174,7 @@ class VLLMEngine(ServerEngine):
             return ()
         prompt_logprobs = read.get("prompt_logprobs") or choice.get("prompt_logprobs")
         if prompt_logprobs is None:
-            raise self.at.build_error("returns no log-probs of a prompt")
+            raise self.at.build_error("returns no log-probs of a prompt; update it, and check proxies before it")
         places = range(question.score_from, len(question.tokens))
         return tuple(_logprob(prompt_logprobs[place][str(question.tokens[place])]["logprob"]) for place in places)
 

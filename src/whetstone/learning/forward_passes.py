@@ -383,7 +383,7 @@ def get_output_column(outputs: TokenOutputs, column: str) -> Tensor:
     """
     values: Tensor | None = getattr(outputs, column)
     if values is None:
-        raise ValueError("the policy has no critic")
+        raise ValueError("values: the policy has no critic; set critic: {} in the recipe")
     return values
 
 
@@ -398,8 +398,8 @@ def check_token_ids(segments: Sequence[Segment], policy: Policy) -> None:
         largest = max(segment.tokens.ids, default=0)
         if largest >= vocabulary:
             raise ValueError(
-                f"{segment.trajectory_id}: token {largest} is not among the {vocabulary} the model knows; "
-                "tokenizer and model do not match"
+                f"{segment.trajectory_id}: token {largest} is not one of the model's {vocabulary} tokens: tokenizer "
+                "and model do not match; use the model's own tokenizer"
             )
 
 

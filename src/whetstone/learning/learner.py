@@ -73,7 +73,7 @@ class LocalLearner:
             ValueError: If the learner was created without one.
         """
         if self._spec is None:
-            raise ValueError("this learner only imitates; create it with a spec to train it on groups")
+            raise ValueError("spec: this learner only imitates; create it with a `LearningSpec` to train it on groups")
         return self._spec
 
     @property
@@ -469,8 +469,8 @@ def check_mismatch(
         raise MismatchError(
             f"sampler and learner disagree by {mismatch_kl:.3g} nats per token on the tokens that were just sampled "
             f"(sampler/mismatch_kl), more than reinforcement.max_mismatch_kl ({settings.max_mismatch_kl:g}): they "
-            "differ in weights, precision, chat template or temperature, and training on such ratios fits noise. "
-            "Compare the two with `whetstone doctor RECIPE`"
+            "differ in weights, precision, chat template or temperature, and training on such ratios fits noise; "
+            "compare the two with `whetstone doctor RECIPE`"
         )
 
 

@@ -259,7 +259,7 @@ class ModelTrainer:
             ValueError: If there is no teacher.
         """
         if of == "teacher" and "teacher" not in self.members:
-            raise ValueError("there is no teacher")
+            raise ValueError("there is no teacher; set `teacher` in the recipe")
         return self._read(ReadRequest(segments, temperature=temperature, whose=of))["logprobs"]
 
     def values(self, segments: Sequence[Segment], *, temperature: float = 1.0) -> list[Tensor]:
@@ -367,8 +367,8 @@ class ModelTrainer:
         self.nonfinite_in_a_row = 0 if finite else self.nonfinite_in_a_row + 1
         if self.nonfinite_in_a_row >= self.settings.max_nonfinite_updates:
             raise NonFiniteError(
-                f"the gradient was not finite {self.nonfinite_in_a_row} updates in a row; none of them was applied. "
-                "A lower learning_rate or max_grad_norm, or policy.dtype: float32, is the usual cure"
+                f"the gradient was not finite {self.nonfinite_in_a_row} updates in a row; none of them was applied; "
+                "reduce learning_rate or max_grad_norm, or set policy.dtype: float32"
             )
 
 

@@ -72,7 +72,9 @@ def read_shards(
         load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
     except (OSError, LookupError, ValueError, CheckpointException) as error:
         detail = " ".join(f"{type(error).__name__}: {error}".split())
-        raise RunDirectoryError(f"{folder}: the optimizer state cannot be read: {detail[:300]}") from error
+        raise RunDirectoryError(
+            f"{folder}: the optimizer state cannot be read ({detail[:300]}); resume from an earlier checkpoint"
+        ) from error
     states: list[dict[str, Any]] = [{**group, "state": {}} for group in groups]
     for key, value in tensors.items():
         number, place, name = key.split(".", 2)

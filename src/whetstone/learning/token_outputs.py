@@ -123,7 +123,10 @@ class TokenForward:
             _MODE_BY_ARCHITECTURE[known] = computed.way
         self.way = _MODE_BY_ARCHITECTURE[known]
         if critic is not None and not self.way.reads_states:
-            raise PolicyError(f"models of type {model_type(model)} have no hidden states that a critic could read")
+            raise PolicyError(
+                f"models of type {model_type(model)} have no hidden states that a critic could read; "
+                "use an advantage without critic"
+            )
         self._computed = computed or _Computed(model, self.way)
         self.network: torch.nn.Module = self._computed.network
         """Copy of the model with the selected attention, which shares the parameters."""
@@ -394,7 +397,8 @@ def _select_mode(model: torch.nn.Module) -> _Computed:
             )
         return computed
     raise PolicyError(
-        f"models of type {model_type(model)} are not deterministic: two forward passes give other numbers"
+        f"models of type {model_type(model)} are not deterministic: two forward passes give different numbers; "
+        "use a model whose forward pass has no randomness"
     )
 
 

@@ -77,7 +77,9 @@ def _find_layers(model: torch.nn.Module, target_modules: Sequence[str] | str) ->
         try:
             expression = re.compile(target_modules)
         except re.error as error:
-            raise PolicyError(f'target_modules: "{target_modules}" is no regular expression: {error}') from None
+            raise PolicyError(
+                f'target_modules: "{target_modules}" is not a valid regular expression: {error}'
+            ) from None
         paths = [path for path in linear if expression.fullmatch(path)]
         if not paths:
             example = linear[0] if linear else "none"
@@ -132,7 +134,10 @@ def load_adapters(model: torch.nn.Module, folder: Path) -> None:
     result = set_peft_model_state_dict(model, state)
     amiss = [*result.unexpected_keys, *(name for name in result.missing_keys if "lora_" in name)]
     if amiss:
-        raise PolicyError(f"{folder}: its adapters do not fit their base model: {amiss[0]}")
+        raise PolicyError(
+            f"{folder}: its adapters do not fit their base model ({amiss[0]}); "
+            "load them with the model that they were trained on"
+        )
     _train_adapters_alone(model)
 
 

@@ -32,7 +32,7 @@ def check_ids(named: Any, model: Any, tokenizer: Any) -> None:
     if highest >= known:
         raise PolicyError(
             f"{named}: the tokenizer has {len(tokenizer)} tokens but the model {known}; they do not match (the "
-            f"tokenizer maps {text!r} to id {highest})"
+            f"tokenizer maps {text!r} to id {highest}); use the model's own tokenizer"
         )
 
 

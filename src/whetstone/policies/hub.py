@@ -61,7 +61,9 @@ def download_snapshot(name: str, revision: str | None, *, trust_remote_code: boo
         remedy = "a gated model: accept its terms on its page, then log in (`hf auth login`)"
         raise PolicyError(f"{name}: {remedy}") from None
     except RevisionNotFoundError:
-        raise PolicyError(f'{name}: the Hugging Face hub has no revision "{revision}" of it') from None
+        raise PolicyError(
+            f'{name}: the Hugging Face hub has no revision "{revision}" of it; use one of its branches, tags or commits'
+        ) from None
     except RepositoryNotFoundError:
         raise PolicyError(
             f"{name}: neither a local folder nor a model on the Hugging Face hub; if it is private, log in "

@@ -102,7 +102,7 @@ def freeze_parameters(policy: Policy, patterns: Sequence[str]) -> None:
         for name in fitting:
             names[name].requires_grad_(False)
     if not policy.trainable_parameters():
-        raise PolicyError(f"{', '.join(patterns)}: leaves nothing to train")
+        raise PolicyError(f"{', '.join(patterns)}: leaves nothing to train; freeze fewer parameters")
 
 
 def move_policy(policy: Policy, device: torch.device) -> Policy:
@@ -181,7 +181,10 @@ def load_policy(
             "the configuration"
         )
     if info["missing_keys"]:  # they would be random numbers
-        raise PolicyError(f"{base}: weights are missing: {', '.join(sorted(info['missing_keys'])[:3])}")
+        raise PolicyError(
+            f"{base}: weights are missing: {', '.join(sorted(info['missing_keys'])[:3])}; "
+            "copy or download the model again"
+        )
     if base != folder:
         load_adapters(model, folder)
     check_ids(folder, model, tokenizer)
@@ -256,7 +259,9 @@ def _check_kind(folder: Path, config: Any) -> None:
             f"{folder}: models of type {kind} are an encoder and a decoder; only decoders can be sampled and trained"
         )
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not getattr(config, "auto_map", None):
-        raise PolicyError(f"{folder}: models of type {kind} are not causal language models")
+        raise PolicyError(
+            f"{folder}: models of type {kind} are not causal language models; use a decoder such as Llama or Qwen"
+        )
 
 
 def _check_attention(folder: Path, config: Any) -> None:
@@ -295,7 +300,10 @@ def _base(folder: Path, other: Path | None = None, *, trust_remote_code: bool) -
             return base
     if is_hub_name(str(named)):
         return download_snapshot(str(named), written.get("revision"), trust_remote_code=trust_remote_code)
-    raise PolicyError(f"{folder}: the base model of its adapters, {named}, does not exist")
+    raise PolicyError(
+        f"{folder}: the base model of its adapters, {named}, does not exist; "
+        f"restore it, or put it next to the adapters as `{BESIDE}`"
+    )
 
 
 def cast_policy(policy: Policy, wanted: Precision) -> Policy:

@@ -148,7 +148,7 @@ def resolve_recipe(run_or_recipe: RunOrRecipe, overrides: Sequence[str] = ()) ->
     if path.is_dir():
         return run_recipe(path).with_overrides(overrides), path
     if len(path.parts) > 1 and not path.exists() and not path.with_name(f"{path.name}.yaml").exists():
-        raise RecipeError(f"{path}: neither a run nor a recipe is there")
+        raise RecipeError(f"{path}: neither a run nor a recipe is there; check the path")
     return load_recipe(run_or_recipe, overrides), None
 
 

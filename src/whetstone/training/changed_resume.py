@@ -58,7 +58,9 @@ def change_run(
             refuse_change(run_dir, key, different, f"cannot change: the stage {kind} is finished")
     settings = resolved.recipe.own_stages.get(stage)
     if settings is not None and settings.steps < step:
-        raise RunDirectoryError(f"{run_dir}: {stage}.steps={settings.steps}: {step} steps are made already")
+        raise RunDirectoryError(
+            f"{run_dir}: {stage}.steps={settings.steps}: {step} steps are made already; set at least {step}"
+        )
     if stage == stages[-1] and list(resolved.recipe.own_stages)[-1] == stage and settings is not None:
         ended = stopping_reason(Journal(run_dir).read(), stage, settings, done=step)
         if ended is not None:

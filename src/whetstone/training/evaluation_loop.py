@@ -76,7 +76,7 @@ class EvaluationRecord:
         if different:
             key = different[0]
             difference = f"{key} was {_short(stored.get(key))} and is {_short(current[key])}"
-            raise RunDirectoryError(f"{self.folder}: holds another evaluation ({difference}); take another folder")
+            raise RunDirectoryError(f"{self.folder}: holds another evaluation ({difference}); choose another folder")
 
     def check(self) -> None:
         """Check that an evaluation can be recorded in the folder.
@@ -85,11 +85,11 @@ class EvaluationRecord:
             RunDirectoryError: If the path is a file, or the folder has other content.
         """
         if self.folder.exists() and not self.folder.is_dir():
-            raise RunDirectoryError(f"{self.folder}: is a file; an evaluation is kept in a folder")
+            raise RunDirectoryError(f"{self.folder}: is a file; an evaluation is kept in a folder; choose another path")
         if not (self.folder / "protocol.json").is_file() and self.folder.is_dir():
             other = next(iter(sorted(self.folder.iterdir())), None)
             if other is not None:
-                problem = f"is not empty and holds no evaluation ({other.name} is in it); choose another"
+                problem = f"is not empty and holds no evaluation ({other.name} is in it); choose another folder"
                 raise RunDirectoryError(f"{self.folder}: {problem}")
 
     def groups(self, plans: Iterable[GroupPlan]) -> dict[int, Group]:

@@ -173,7 +173,10 @@ class GroupMixer:
         except Exception as error:
             raise DataError(f"source {name} failed: {describe_exception(error)}") from error
         if len(groups) != count:
-            raise DataError(f"source {name} returned {len(groups)} groups instead of {count}")
+            raise DataError(
+                f"source {name} returned {len(groups)} groups instead of {count}; "
+                "a source must return the requested number"
+            )
         return groups
 
     def _prepared(self, name: str, update: int, groups: Sequence[Group]) -> tuple[Group, ...]:

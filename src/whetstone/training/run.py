@@ -136,7 +136,9 @@ def _recipe_of(
     """Return the recipe of a run, and the run directory if `recipe` is one, else None."""
     if not isinstance(recipe, str | Path) or not is_run(Path(recipe)):
         if changes:
-            raise RunDirectoryError("changes: require a run directory instead of a recipe")
+            raise RunDirectoryError(
+                "changes: apply only to a run directory, but a recipe was given; put the keys into the recipe"
+            )
         return load_recipe(recipe), None
     own = Path(recipe)
     if run_dir is not None and Path(run_dir).resolve() != own.resolve():

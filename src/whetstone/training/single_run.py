@@ -407,7 +407,7 @@ class SingleRun:
     async def _park(self, stage: _OpenStage) -> None:
         """Save a run that was interrupted, if the remaining time suffices."""
         work = stage.work
-        self.progress.say(f"stopping after step {work.done} of {stage.name}; a second signal stops at once")
+        self.progress.say(f"stopping after step {work.done} of {stage.name}; a second signal stops immediately")
         try:
             async with asyncio.timeout(self.interruption.seconds_left):
                 await stage.evaluations.finish_pending()

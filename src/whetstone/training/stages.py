@@ -177,7 +177,9 @@ def _resolve_inputs(stage: NamedStage, before: Path | None, folders: Mapping[str
         return stage.resolved.with_changes(read)
     checkpoint = kept_checkpoint(before)
     if checkpoint is None:
-        raise RunDirectoryError(f"{before}: no checkpoint that can be read")
+        raise RunDirectoryError(
+            f"{before}: no checkpoint that can be read; delete this folder to train its stage again"
+        )
     if stage.new_adapters:
         begins = run_dir / "stages" / f"{stage.name}-begins"
         if not begins.is_dir():

@@ -127,7 +127,10 @@ class RunSummary:
         path = run_dir / "summary.json"
         written = read_json(path)
         if written is None:
-            raise RunDirectoryError(f"{run_dir}: holds no finished run (summary.json is missing)")
+            raise RunDirectoryError(
+                f"{run_dir}: contains no finished run (summary.json is missing); "
+                "wait for its end, or resume it with `whetstone train`"
+            )
         try:
             return cls(
                 run_dir=run_dir,

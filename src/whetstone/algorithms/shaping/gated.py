@@ -58,7 +58,9 @@ def gated_sum(
     Source: arXiv:2508.10548; the weights are additions.
     """
     if not len(thresholds) == len(weights) == len(tiers) - 1:
-        raise ValueError(f"{len(tiers)} tiers need {len(tiers) - 1} thresholds and weights")
+        raise ValueError(
+            f"{len(tiers)} tiers need {len(tiers) - 1} thresholds and weights, got {len(thresholds)} and {len(weights)}"
+        )
     passes = torch.stack([tier > bar for tier, bar in zip(tiers[:-1], thresholds, strict=True)]).cumprod(0)
     lower = tiers[1:].double() * tiers.new_tensor(weights, dtype=torch.float64).unsqueeze(1)
     return tiers[0].double() + (passes * lower).sum(0)

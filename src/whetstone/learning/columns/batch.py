@@ -92,7 +92,9 @@ class Columns:
         if column is not None:
             return column
         if name in self._making:
-            raise CreditError(f"column {name} reads itself: {' → '.join([*self._making, name])}")
+            raise CreditError(
+                f"column {name} reads itself: {' → '.join([*self._making, name])}; remove one of these reads"
+            )
         self._making.append(name)
         try:
             self._made[name] = self._make(name)
@@ -210,7 +212,9 @@ class Columns:
         """
         dtype = torch.long if column.index else torch.float64
         if not isinstance(returned, Iterable):
-            raise CreditError(f"column {column.name} returned {type(returned).__name__}, not numbers")
+            raise CreditError(
+                f"column {column.name} returned {type(returned).__name__}, not numbers; return an iterable or a tensor"
+            )
         numbers = (
             returned.detach().cpu() if isinstance(returned, Tensor) else list(returned)
         )  # its own errors are not ours
@@ -251,13 +255,19 @@ class Columns:
             for entry in self.trajectories:
                 score = entry.trajectory.score
                 if score is None or name not in score.signals:
-                    raise CreditError(f"{entry.trajectory.id}: the reward has no {name} for its turns")
+                    raise CreditError(
+                        f"{entry.trajectory.id}: the reward has no {name} for its turns; "
+                        "the reward must return one number per turn for each episode"
+                    )
                 yield from score.signals[name]
             return
         for entry in self.trajectories:
             score = entry.trajectory.score
             if score is None or name not in score.parts:
-                raise CreditError(f"{entry.trajectory.id}: neither the run nor its reward provides {name}")
+                raise CreditError(
+                    f"{entry.trajectory.id}: neither the run nor its reward provides {name}; "
+                    "set a reward that does, or declare a column with this name"
+                )
             yield score.parts[name]
 
     def segments(self) -> list[Segment]:

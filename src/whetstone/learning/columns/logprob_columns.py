@@ -97,7 +97,7 @@ _SECOND = "`implicit_prm`, a second model that is trained"
 def model_logprobs(batch: Columns) -> Tensor:
     """Log-prob under the process reward model."""
     if batch.scorer is None:
-        raise CreditError("implicit: the recipe has no implicit_prm")
+        raise CreditError("model_logprobs: the recipe has no process reward model; set implicit_prm: {}")
     return batch.order_by_turn(batch.scorer.logprobs(batch.segments(), temperature=batch.temperature))
 
 

@@ -72,7 +72,10 @@ def process_rewards(batch: Columns) -> Iterable[float]:
     for _, entry, t in batch.turns():
         score = entry.trajectory.score
         if score is None or score.turns is None:
-            raise CreditError(f"process_rewards: {entry.trajectory.id}: its reward does not score turns")
+            raise CreditError(
+                f"process_rewards: {entry.trajectory.id}: its reward does not score turns; "
+                "set a reward that does, such as matched_calls"
+            )
         yield score.turns[t]
 
 
