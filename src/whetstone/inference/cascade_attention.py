@@ -54,7 +54,10 @@ class SharedPrefixes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivateSpan:
-    """Span of positions after the shared prefix, which every slot reads from its own keys; see `DecodeReadPlan`."""
+    """Span of positions after the shared prefix, which every slot reads separately.
+
+    Part of a `DecodeReadPlan`.
+    """
 
     start: int
     """First position of the span."""
@@ -68,8 +71,9 @@ class PrivateSpan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeReadPlan:
-    """Keys that one decode step reads: shared prefixes, and spans of each slot. `plan_reads` creates one for all
-    layers.
+    """Keys that a decode step reads: shared prefixes, and spans of each slot.
+
+    `plan_reads` creates one plan per step, for all layers.
     """
 
     beginnings: SharedPrefixes | None

@@ -44,7 +44,10 @@ _POINTER, _COUNT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Weights and KV slots of one layer, passed to `decoder.cpp`; None for a weight that the model does not have."""
+    """Weights and KV slots of one layer, passed to `decoder.cpp`.
+
+    A weight that the model does not have is None.
+    """
 
     input_norm: Tensor
     query: Tensor

@@ -229,9 +229,9 @@ class SlotForward:
             self.cache, self._blocks, self._is_compared = before
 
     def _compare_once(self) -> None:
-        """Compare the fast blocks with the model before the first forward pass, and disable them if they differ.
+        """Compare the fast blocks with the model once, and disable the blocks if they differ.
 
-        The result for small models in float32 is cached per architecture.
+        Called before the first forward pass. The result for small models in float32 is cached per architecture.
         """
         if self._blocks is None or self._blocks.reads_beginnings:
             self._compare()

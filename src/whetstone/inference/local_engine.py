@@ -141,16 +141,16 @@ class LocalEngine:
 
     @property
     def statistics(self) -> EngineStatistics:
-        """Counters since the engine was created."""
+        """Counters since the engine was created; see `Engine.statistics`."""
         return replace(self._statistics, evictions=self._rows.evictions)
 
     @property
     def alive(self) -> bool:
-        """Whether the engine can respond."""
+        """Whether the engine can respond: True until it is closed."""
         return not self._closed
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """See `Engine.generate`."""
+        """Sample a continuation of a prompt in the shared batch; see `Engine.generate`."""
         length, sampling = len(request.prompt), request.sampling
         if not 0 < length < self.context_length:
             raise PromptTooLong(f"{length} prompt tokens fill the context of {self.context_length}; shorten the prompt")
@@ -160,7 +160,7 @@ class LocalEngine:
         return await self._submit(request.prompt, request.episode, length, request)  # type: ignore[no-any-return]
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
-        """See `Engine.score`."""
+        """Compute log-probs and entropies of given tokens in the shared batch; see `Engine.score`."""
         if not 1 <= start < len(tokens):
             raise ValueError(
                 f"start: must be from 1 to {len(tokens) - 1}, the last of {len(tokens)} tokens, got {start}"
@@ -173,18 +173,21 @@ class LocalEngine:
         return await self._submit(tokens, f"score {next(self._scorings)}", start)  # type: ignore[no-any-return]
 
     def abort(self, episode: str) -> None:
-        """See `Engine.abort`."""
+        """End the generations of an episode before their next token; see `Engine.abort`."""
         for request in (*self._waiting, *self._running):
             if request.episode == episode and request.finish is None:
                 request.finish = "abort"
         self._interrupted = True
 
     def forget(self, episode: str) -> None:
-        """See `Engine.forget`."""
+        """Release the KV slot of a finished episode; see `Engine.forget`."""
         self._rows.release_slot(episode)
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
-        """See `Engine.load_weights`. Tensors that already belong to the model are not copied."""
+        """Load weights between two steps; see `Engine.load_weights`.
+
+        Parameters that already share memory with the model's are not copied.
+        """
         self._check_open()
         update = _Update(weights, version, in_flight, asyncio.get_running_loop().create_future())
         self._updates.append(update)
@@ -193,7 +196,7 @@ class LocalEngine:
         await update.done
 
     async def sleep(self) -> None:
-        """See `SupportsSleep.sleep`."""
+        """Free the KV cache until the next request; see `SupportsSleep.sleep`."""
         if self._waiting or self._running:
             return
         self._rows.invalidate_prefixes(keep=False)
@@ -201,7 +204,7 @@ class LocalEngine:
             await run_in_compute_thread(self._chosen.release)
 
     async def close(self) -> None:
-        """See `Engine.close`."""
+        """Stop the engine and fail all pending requests; see `Engine.close`."""
         self._closed = self._interrupted = True
         if self._serving is not None:
             await asyncio.wait([self._serving])
@@ -298,8 +301,10 @@ class LocalEngine:
             await asyncio.sleep(0)
 
     def _admit(self) -> Iterator[tuple[int, int, int]]:
-        """Assign slots to waiting requests in order of arrival; yield (source slot, target slot, length) to copy
-        first."""
+        """Assign KV slots to waiting requests in order of arrival.
+
+        Yields (source slot, target slot, number of tokens) of each cached prefix to copy.
+        """
         if any(update.in_flight == "drain" for update in self._updates) or not self._should_admit():
             return
         later: list[Request] = []
@@ -326,7 +331,7 @@ class LocalEngine:
         self._running.sort(key=_row_number)
 
     def _should_admit(self) -> bool:
-        """Return whether waiting requests have waited long enough for others, and a slot is available.
+        """Return whether a slot is available and waiting requests have waited long enough for others.
 
         Also called in the thread that computes the steps.
         """
@@ -396,7 +401,7 @@ class LocalEngine:
 
         Args:
             copies: (source slot, target slot, number of tokens) of each cached prefix to copy first.
-            loop: Event loop that calls the streaming callbacks.
+            loop: Event loop for streaming callbacks.
         """
         for source, target, length in copies:
             assert isinstance(self._forward, SlotForward)  # others share nothing
@@ -514,12 +519,7 @@ class LocalEngine:
                 request.stop_at_strings(self._detokenize)
 
     def _score(self, requests: Sequence[Request], sizes: Sequence[int]) -> None:
-        """Feed a chunk of each scoring, and store the log-probs and entropies of the tokens that follow.
-
-        Args:
-            requests: [B] scorings.
-            sizes: [B] number of tokens in the chunk of each scoring.
-        """
+        """Feed a chunk of each scoring; store log-probs and entropies of the tokens that follow."""
         starts = [len(request.row.keys) for request in requests if request.row is not None]
         logits = self._feed(requests, sizes, everywhere=True)
         for request, start, size, row in zip(requests, starts, sizes, logits, strict=True):
@@ -678,14 +678,10 @@ def _try_slots(model: torch.nn.Module) -> DecodeMode | None:
 
 
 def slots_error(forward: SlotForward, plain: ReferenceForward) -> float:
-    """Return the maximum error of KV slots relative to the tolerance of the reference forward pass.
+    """Return the maximum error of KV slots relative to the tolerance of the reference `plain`.
 
-    A prompt, a continuation, a copied prefix and decoded tokens of two sequences are compared. A value of at most 1 is
-    an agreement.
-
-    Args:
-        forward: Forward pass over KV slots to check.
-        plain: Reference logits of two sequences.
+    A prompt, a continuation, a copied prefix and decoded tokens of two sequences are compared. At most 1 is an
+    agreement.
     """
     first, second = plain.sequences
     stem, length = plain.stem, len(first)

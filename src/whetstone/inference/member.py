@@ -1,4 +1,4 @@
-"""`Member`: a model of a run with its chat template, device, engine and learner, each created once.
+"""`Member`: a model of a run with its chat format, device, engine and learner, each created once.
 
 Members are the policy, the models of `policies`, reference and teacher models, implicit process reward models, learned
 rewards, local judges, models of `models`, and models in seats. A critic is a head on the model of a member and part of

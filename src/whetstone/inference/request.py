@@ -136,28 +136,28 @@ class Request:
             self.logprobs.clear()
             self.entropies.clear()
 
-    def add_token(self, drawn: SampledToken, version: int, *, context_length: int) -> None:
+    def add_token(self, sampled: SampledToken, version: int, *, context_length: int) -> None:
         """Append a sampled token, and set the finish reason if it is the last.
 
         Args:
-            drawn: Sampled token with its numbers.
+            sampled: Sampled token with its numbers.
             version: Policy version that sampled the token.
             context_length: Context length of the model, in tokens.
         """
         assert self.sampling is not None
-        self.ids.append(drawn.token)
+        self.ids.append(sampled.token)
         if self.keys is not self.ids:
-            self.keys.append(drawn.token)
-        self.computed_keys.append(~drawn.token)
-        self.logprobs.append(drawn.logprob)
-        self.model_logprobs.append(drawn.model_logprob)
-        self.entropies.append(drawn.entropy)
+            self.keys.append(sampled.token)
+        self.computed_keys.append(~sampled.token)
+        self.logprobs.append(sampled.logprob)
+        self.model_logprobs.append(sampled.model_logprob)
+        self.entropies.append(sampled.entropy)
         self.versions.append(version)
-        for name, value in drawn.measured.items():
+        for name, value in sampled.measured.items():
             self.measured.setdefault(name, []).append(value)
         if self.sampling.top_logprobs:
-            self.tops.append(drawn.top)
-        if drawn.token in self.sampling.stop_ids:
+            self.tops.append(sampled.top)
+        if sampled.token in self.sampling.stop_ids:
             self.finish = "stop"
         elif len(self.logprobs) >= self.sampling.max_new_tokens or len(self.ids) >= context_length:
             self.finish = "length"

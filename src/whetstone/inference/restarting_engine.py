@@ -106,11 +106,11 @@ class RestartingEngine:
         return self._answered(await engine.score(tokens, start=start))
 
     def abort(self, episode: str) -> None:
-        """See `Engine.abort`."""
+        """End the generations of an episode in the current engine; see `Engine.abort`."""
         self._engine.abort(episode)
 
     def forget(self, episode: str) -> None:
-        """See `Engine.forget`."""
+        """Release the KV cache of a finished episode in the current engine; see `Engine.forget`."""
         self._engine.forget(episode)
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
@@ -141,7 +141,7 @@ class RestartingEngine:
         return functools.partial(self._call_live_engine, name)
 
     async def close(self) -> None:
-        """See `Engine.close`."""
+        """Close the current engine, which is not restarted afterwards; see `Engine.close`."""
         self._closed = True
         await self._engine.close()
 

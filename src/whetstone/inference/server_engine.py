@@ -241,7 +241,7 @@ class ServerEngine(ABC):
             return Scores(reply.prompt_logprobs, (math.nan,) * len(reply.prompt_logprobs))
 
     def abort(self, episode: str) -> None:
-        """See `Engine.abort`."""
+        """Abort the requests of an episode on the server; see `Engine.abort`."""
         for own in self._under_way.get(episode, ()):
             if not own.aborted:
                 own.aborted = True
@@ -436,7 +436,10 @@ class ServerEngine(ABC):
         return str(self._folder.path)
 
     async def _abort_until_it_ends(self, own: _InFlightRequest, episode: str) -> None:
-        """Repeat the abort: a server cannot abort a request that it has not yet received."""
+        """Repeat the abort of a request until the request ends.
+
+        A server cannot abort a request that it has not yet received.
+        """
         while own in self._under_way.get(episode, ()) and self.alive:
             try:
                 await self._abort(own.id)

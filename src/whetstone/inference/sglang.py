@@ -26,9 +26,10 @@ _PAUSES: dict[str, str] = {"continue": "in_place", "recompute": "retract"}
 
 
 class SGLangEngine(ServerEngine):
-    """Engine with an SGLang server, an existing one or one that it starts; see `ServerEngine` for the arguments.
+    """Engine with an SGLang server, an existing one or one that it starts.
 
-    It dies with its server; `build_restarting_engine(SGLangEngine, ...)` adds restarts.
+    It dies with its server; `build_restarting_engine(SGLangEngine, ...)` adds restarts. See `ServerEngine` for the
+    arguments.
     """
 
     server = "SGLang"

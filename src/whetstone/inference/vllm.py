@@ -62,7 +62,7 @@ class VLLMEngine(ServerEngine):
         self._paths: frozenset[str] = frozenset()
 
     def _command(self, python: str, model: str, port: int, options: Mapping[str, Any]) -> list[str]:
-        """See `ServerEngine._command`."""
+        """Return the command line of vLLM's OpenAI server; see `ServerEngine._command`."""
         needed = {
             "model": model,
             "served_model_name": _NAME,
@@ -79,7 +79,10 @@ class VLLMEngine(ServerEngine):
         return [python, "-m", "vllm.entrypoints.openai.api_server", *as_flags({**needed, **options})]
 
     def _variables(self) -> dict[str, str]:
-        """See `ServerEngine._variables`; variables for CPUs are ignored on a GPU."""
+        """Return environment variables of vLLM; those for CPUs are ignored on a GPU.
+
+        See `ServerEngine._variables`.
+        """
         try:
             cores: Iterable[int] = sorted(os.sched_getaffinity(0))
         except AttributeError:  # a system without it

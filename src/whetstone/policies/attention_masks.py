@@ -101,7 +101,7 @@ def masks_are_known(model: torch.nn.Module) -> bool:
 
 
 def _mask(*args: Any, mask_function: Callable[..., Tensor], **others: Any) -> Tensor:
-    """Build Transformers' mask with its rule attached."""
+    """Build Transformers' attention mask, with the mask function attached as `rule`."""
     mask: Any = sdpa_mask(*args, mask_function=mask_function, **{**others, "allow_is_causal_skip": False})
     mask.rule = mask_function
     return mask  # type: ignore[no-any-return]
@@ -116,7 +116,7 @@ def _record_mask(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Record the mask; compute nothing."""
+    """Attention function that only records the mask of its layer, and returns zeros."""
     rule = getattr(attention_mask, "rule", None)
     if rule is not None:
         _recorder.masks.append(_RecordedMask(rule, sliding_window, chunk_size(module)))

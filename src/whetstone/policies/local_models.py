@@ -35,7 +35,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """Model in the local store, from `stored_models`."""
+    """Model in the local store, returned by `stored_models`."""
 
     name: str
     """Name by which recipes refer to the model."""
@@ -46,7 +46,7 @@ class StoredModel:
 
     @property
     def bytes(self) -> int:
-        """Size on disk in bytes."""
+        """Size of the model folder on disk, in bytes."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
 

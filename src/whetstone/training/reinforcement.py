@@ -266,7 +266,7 @@ class Reinforcement:
             self._put_aside(update, f"it was started {attempts} times and never finished")
 
     def _put_aside(self, update: int, reason: str) -> None:
-        """Quarantine the groups of an update."""
+        """Quarantine the groups of an update that failed, and record the fault."""
         reason = f"update {update + 1}: {reason}"
         self.store.record_fault("learner", reason)
         self.store.log(f"{reason}; its groups are quarantined and replaced")
@@ -283,7 +283,7 @@ class Reinforcement:
 
     @contextlib.contextmanager
     def _memory_reported(self) -> Iterator[None]:
-        """Report a smaller token budget if an update within the block did not fit into memory."""
+        """Report a smaller token budget if memory does not suffice for an update within the block."""
         before = self.learner.token_budget
         try:
             yield

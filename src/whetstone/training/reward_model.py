@@ -38,10 +38,11 @@ def fit_reward_model(
 ) -> dict[str, Any]:
     """Train the reward model of a `reward_model` stage into a folder.
 
+    Lines about the data are passed to `say`.
+
     Args:
         resolved: Recipe with the stage `reward_model`.
         folder: Folder of the stage; the model is written to `model/` in it.
-        say: Receives lines about the data.
 
     Returns:
         `accuracy` of the order of held-out pairs, number of their tasks (`tried_on`), number of training `tasks`, and

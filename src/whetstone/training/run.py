@@ -223,7 +223,7 @@ def _change(plan: RunPlan, stored: Resolved, different: Differences) -> None:
 
 
 def _read_summary(plan: RunPlan) -> dict[str, Any] | None:
-    """Return the summary of a run whose stages are finished; check and record the inputs of another one."""
+    """Return the summary of a finished run, or None after checking the inputs of an unfinished one."""
     run_dir, say = plan.run_dir, plan.progress.say
     summary = read_json(run_dir / "summary.json") if plan.resume else None
     is_finished = summary is not None and set(summary["ablations"]) >= set(plan.resolved.recipe.ablations)

@@ -178,7 +178,7 @@ def _version(package: str) -> str | None:
 
 
 def _last(stored: Mapping[str, Any], name: str) -> Any:
-    """Return the value of the last event that has it, or that of the start."""
+    """Return the latest recorded value of a fact: of the last event that has it, else of the start."""
     events = [event[name] for event in stored.get("events", []) if name in event]
     return events[-1] if events else stored.get(name, {} if name == "modules" else None)
 

@@ -13,9 +13,10 @@ from whetstone.rollout import Collector
 
 
 class Stage(Protocol):
-    """Training stage in progress; implemented by `Supervised`, `Pretraining`, `OfflineTraining` and `Reinforcement`.
+    """Training stage in progress.
 
-    `SingleRun` calls `step` until the stage ends, `settle` before each checkpoint, then `conclude` and `close`.
+    Implemented by `Supervised`, `Pretraining`, `OfflineTraining` and `Reinforcement`. `SingleRun` calls `step` until
+    the stage ends, `settle` before each checkpoint, then `conclude` and `close`.
     """
 
     done: int

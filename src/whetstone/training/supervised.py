@@ -40,7 +40,9 @@ _DISTURBED_RETRIES = 2
 
 
 class Supervised(WithoutSampling):
-    """Supervised fine-tuning stage (warm-up); created by `SingleRun`, each call of `step` makes one update.
+    """Supervised fine-tuning stage (warm-up); each call of `step` makes one update.
+
+    Created by `SingleRun`.
 
     Args:
         assembly: Components of the run.
@@ -110,7 +112,9 @@ class Supervised(WithoutSampling):
 
 
 class Pretraining(WithoutSampling):
-    """Continued pretraining stage on plain text; created by `SingleRun`, each call of `step` makes one update.
+    """Continued pretraining stage on plain text; each call of `step` makes one update.
+
+    Created by `SingleRun`.
 
     Args:
         assembly: Components of the run.
@@ -266,11 +270,11 @@ def first_task(recipe: Recipe) -> int:
 async def sample_imitation(
     assembly: RunComponents, settings: ReinforcementSettings, *, update: int
 ) -> DemonstrationBatch:
-    """Play the demonstrations that an update of reinforcement imitates; an empty batch without `imitation`.
+    """Play the demonstrations that an update of reinforcement imitates.
 
     Args:
         assembly: Components of the run.
-        settings: Settings of the stage.
+        settings: Settings of the stage; without `imitation`, the batch is empty.
         update: Number of the update, from 0.
     """
     if settings.imitation is None:

@@ -80,9 +80,15 @@ def train_step(
 
 
 def count_provenances(trajectories: Iterable[Trajectory]) -> dict[str, float]:
-    """Count the trajectories of an update and their action tokens, as `provenance/NAME` and `provenance/NAME_tokens`.
+    """Count the trajectories and action tokens of an update by provenance.
 
     Sums over provenances are the totals; a provenance without trajectories is absent.
+
+    Args:
+        trajectories: Trajectories of the update.
+
+    Returns:
+        Metrics `provenance/NAME` and `provenance/NAME_tokens`.
     """
     metrics: Counter[str] = Counter()
     for trajectory in trajectories:

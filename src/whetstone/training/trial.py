@@ -46,7 +46,7 @@ _LARGE_TASKS, _LARGE_EPISODES = 1, 4
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Mean size of episodes."""
+    """Mean size of a set of episodes, in tokens and tool calls."""
 
     sampled_tokens: float
     """Number of sampled tokens per episode."""

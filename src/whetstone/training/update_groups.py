@@ -255,7 +255,10 @@ class UpdateGroups:
             return await self._mixer.take(update, self.store.mixed)
 
     def _player(self, name: str, source: PlaysEpisodes) -> Callable[[int], Awaitable[Group]]:
-        """Return a function that plays the group at a position of a source, or loads the group that was played."""
+        """Return a function that plays the group at a position of a source.
+
+        A recorded group is loaded instead.
+        """
         assembly = self.assembly.with_components(environment=source.environment, cluster=None)
         seed, strategy, size = assembly.resolved.recipe.seed, assembly.strategy, self.settings.tasks_per_step
         store = RunStore(source_record(self.store.run_dir, name), groups_per_file=size, log=self.store.log)

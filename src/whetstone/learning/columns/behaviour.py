@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @column("trajectory")
 def cut_short(batch: Columns) -> Iterable[float]:
-    """1 if a limit ended the episode."""
+    """1 if a limit of turns, tokens, context or time ended the episode; 0 otherwise."""
     return (float(entry.trajectory.ended.cut_short) for entry in batch.trajectories)
 
 
