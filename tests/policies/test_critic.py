@@ -21,7 +21,7 @@ def test_target_copies_follow_and_are_not_trained():
     critic.slow_weight.fill_(0.5)
     with torch.no_grad():
         critic.value.weight.fill_(0.8)
-    critic.follow(0.1)
+    critic.update_targets(0.1)
     assert critic(torch.ones(1, 1)).tolist() == [pytest.approx([0.8, 0.53])]
     assert {name for name, _ in critic.named_parameters()} == {"value.weight", "value.bias"}
 
