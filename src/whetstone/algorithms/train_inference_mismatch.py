@@ -16,8 +16,8 @@ def mismatch_metrics(learner_logprobs: Tensor, sampler_logprobs: Tensor) -> dict
         d = ℓ_learner − ℓ_sampler;   k3 = exp(d) − 1 − d, at most 10 per token, an estimate of KL(sampler ‖ learner)
 
     Args:
-        learner_logprobs: [T].
-        sampler_logprobs: [T]; no tokens give zeros.
+        learner_logprobs: [T] log-probs of the learner.
+        sampler_logprobs: [T] log-probs of the sampler on the same tokens; without tokens, all metrics are 0.
 
     Source: the k3 of Schulman 2020, "Approximating KL divergence", http://joschu.net/blog/kl-approx.html.
     """

@@ -21,7 +21,7 @@ def entropy_aware(advantages: PerToken, entropies: PerToken, *, weight: NotNegat
     Args:
         advantages: [K] advantage of each action token.
         entropies: [K] entropy of the distribution that each token was sampled from, in nats; without gradient.
-        weight: a.
+        weight: Factor a of the standardized entropy.
 
     Source: Dong et al. 2025, arXiv:2510.14545, §3.3, and its code, whose statistics are over micro-batches and whose
     factor may be negative.

@@ -33,7 +33,7 @@ def entropy_modulated(
         turn_entropies: [M] mean over the turn's action tokens, nats; NaN for a turn without any.
         trajectory: [M] index of the trajectory of each turn.
         group: [N] index of the task of each trajectory.
-        strength: λ.
+        strength: Decay rate λ of the weight with the normalized entropy.
         min_range: Minimum range of entropies in a group, in nats.
 
     Source: arXiv:2605.00425, §4.

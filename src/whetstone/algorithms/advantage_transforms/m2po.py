@@ -25,7 +25,7 @@ def m2po(
         advantages: [K] advantage of each action token.
         old_logprobs: [K] log-probs of the learner before the update.
         sampler_logprobs: [K] log-probs of the sampler.
-        bound: τ, above 0.
+        bound: Maximum mean square τ of the log-ratios, above 0.
 
     Raises:
         ValueError: If the bound is not above 0.

@@ -24,12 +24,12 @@ def probability_band(
 
     Args:
         advantages: [M] advantage of each turn.
-        old_logprobs: [K] under the policy before the update.
+        old_logprobs: [K] log-probs under the policy before the update.
         turn: [K] index of the turn of each token.
         trajectory: [M] index of the trajectory of each turn.
         replayed: [N] nonzero for a replayed trajectory.
-        low: Exclusive lower bound of p.
-        high: Inclusive upper bound of p.
+        low: Exclusive lower bound of the mean token probability p.
+        high: Inclusive upper bound of the mean token probability p.
 
     Source: WebRL 2024, arXiv:2411.02337, its code (`process_data.py`).
     """

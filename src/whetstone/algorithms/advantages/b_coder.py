@@ -45,9 +45,9 @@ def b_coder(
         last_token_values: [N] V after the last token if the episode was truncated, otherwise 0.
         old_logprobs: [K] log π before the update.
         token_trajectory: [K] index of the trajectory of each token, ascending.
-        temperature: β, above 0, in units of return per nat.
+        temperature: Temperature β of the log-probs in Q, above 0, in units of return per nat.
         discount: γ per token, in [0, 1].
-        conservative: α, 0 or more; 0 disables the conservative term.
+        conservative: Weight α of the conservative term, 0 or more; 0 disables the term.
 
     Source: Yu et al. 2023 (B-Coder), arXiv:2310.03173: Q from the language model's own head with a state value, and an
     operator that backs up along a fixed policy. By analogy: that policy is here the author of the stored programs,

@@ -28,8 +28,8 @@ def difficulty_weighted(
         rewards: [N] total reward per trajectory.
         group: [N] index of the task of each trajectory.
         hardness: [N] above 0, the same for a whole group; the task's tag `difficulty`.
-        low: Least weight.
-        high: Largest weight.
+        low: Minimum weight.
+        high: Maximum weight.
 
     Raises:
         ValueError: A hardness is not above 0.
@@ -58,8 +58,8 @@ def dgrpo(
     Args:
         rewards: [N] total reward per trajectory.
         group: [N] index of the task of each trajectory.
-        highest: The reward of a perfect episode.
-        floor: Least w, so that tasks nearly solved are not forgotten.
+        highest: Reward of a perfect episode.
+        floor: Minimum weight w, so that tasks that are nearly solved still count.
         epsilon: Added to deviations.
 
     Source: weighting GRPO's groups by measured difficulty, as in "Difficulty-Aware Group Policy Optimization" (2026)

@@ -46,7 +46,7 @@ def gigpo(
         group: [N] index of the task of each trajectory.
         state_keys: [M] equal exactly for turns from the same state; by default the observation before the turn.
         discount: γ of the returns, per turn.
-        step_weight: ω.
+        step_weight: Weight ω of the advantages among turns from the same state.
         scale: Divide both parts by the deviations of their sets (`mean_std` in the paper's code).
         weight: Unit of the episode statistics: with `turn`, long trajectories count more, as in the code.
         epsilon: Added to deviations.

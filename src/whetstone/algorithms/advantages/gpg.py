@@ -17,7 +17,7 @@ def gpg(rewards: PerTrajectory, group: PerTrajectory, *, scale: Positive = 1.0) 
     Args:
         rewards: [N] total reward per trajectory.
         group: [N] index of the task of each trajectory.
-        scale: f, above 0.
+        scale: Factor f by which advantages are divided, above 0.
 
     Source: Chu et al. 2025, arXiv:2504.02546, as in verl's `compute_gpg_outcome_advantage`.
     """

@@ -28,7 +28,7 @@ def hrpo(
         process_rewards: [M] u, such as −1 for a step that changed nothing.
         trajectory: [M] index of the trajectory of each turn.
         group: [N] index of the task of each trajectory.
-        weight: η.
+        weight: Weight η of the reward or cost of each turn.
         epsilon: Added to the deviation.
 
     Source: Yang et al. 2025 (MasHost), arXiv:2506.08507; rebuilt from its abstract, form and η are additions.

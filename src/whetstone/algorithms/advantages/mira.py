@@ -62,9 +62,9 @@ def mira(
         potentials: [M] Φ of the potential critic before each turn.
         last_potentials: [N] Φ after the last turn if the episode was truncated, otherwise 0.
         trajectory: [M] index of the trajectory of each turn.
-        weight: w.
+        weight: Weight w of the shaping rewards.
         discount: γ per turn.
-        trace: λ.
+        trace: λ of GAE, in [0, 1].
         whiten: Bring the advantages of the batch to mean 0 and variance 1.
 
     Source: arXiv:2603.19685; its ingredients are stated, the blend, w and γ are not.

@@ -24,11 +24,11 @@ def implicit_rewards(
         r_t = β Σ over the turn's action tokens of (log π_φ − log π_old)
 
     Args:
-        model_logprobs: [K] under the reward model.
-        old_logprobs: [K] under the policy that sampled.
+        model_logprobs: [K] log-probs under the process reward model.
+        old_logprobs: [K] log-probs under the policy that sampled the tokens.
         turn: [K] index of the turn of each token.
         turns: M; a turn without action tokens has 0.
-        beta: β.
+        beta: Factor β of the log-ratio.
 
     Source: Liu et al. 2025 (iStar/OPRL), arXiv:2509.19199, eq. 5.
     """
@@ -58,7 +58,7 @@ def oprl(
         implicit: [M] implicit rewards of the process model (`implicit_prm`).
         trajectory: [M] index of the trajectory of each turn.
         group: [N] index of the task of each trajectory.
-        step_weight: α.
+        step_weight: Weight α of the per-turn advantages.
         center: Subtract the mean of the others, or of all.
         scale: `set` divides by the standard deviation of the group.
         rescale: Divide the implicit rewards by the largest of the batch first.

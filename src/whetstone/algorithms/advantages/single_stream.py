@@ -49,8 +49,8 @@ def update_counts(counts: SuccessCounts, reward: float, keep: float) -> SuccessC
     """Return the counts after an episode: α ← κ α + r, β ← κ β + 1 − r.
 
     Args:
-        reward: In [0, 1].
-        keep: κ.
+        reward: Outcome of the episode, in [0, 1].
+        keep: Fraction κ of the earlier counts that is kept; see `keep_fraction`.
 
     Raises:
         ValueError: The reward is not in [0, 1].

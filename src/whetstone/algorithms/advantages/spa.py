@@ -45,12 +45,12 @@ def spa(
         values: [M] value before each turn.
         last_values: [N] value after the last turn if the episode was truncated, otherwise 0.
         trajectory: [M] index of the trajectory of each turn.
-        contribution_weight: α.
-        grounding_weight: β.
+        contribution_weight: Weight α of the learned contributions.
+        grounding_weight: Weight β of executable actions.
         residual: `last` puts R − Σc on the last turn, so that undiscounted returns are exact; `none` trusts the
             contributions only, as the paper does with a model trained to its end before.
         discount: γ per turn.
-        trace: λ.
+        trace: λ of GAE, in [0, 1].
         whiten: Normalize the advantages of the batch to mean 0 and variance 1.
 
     Source: Wang et al. 2025, arXiv:2505.20732, §4. The paper trains a separate progress estimator on finished

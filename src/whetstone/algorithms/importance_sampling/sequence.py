@@ -23,7 +23,7 @@ def sequence_truncated(
         old_logprobs: [T] log-probs of the learner before this update.
         sampler_logprobs: [T] log-probs of the sampler; NaN for tokens that were not sampled.
         sequence: [T] index of the sequence of each token.
-        high: C, 2 to 10.
+        high: Maximum weight C of a sequence; 2 to 10 are usual.
 
     Source: verl's rollout correction, `seq-TIS`; Precup et al. 2000, "Eligibility traces for off-policy evaluation".
     """
@@ -39,7 +39,7 @@ def sequence_masked(
         old_logprobs: [T] log-probs of the learner before this update.
         sampler_logprobs: [T] log-probs of the sampler; NaN for tokens that were not sampled.
         sequence: [T] index of the sequence of each token.
-        high: C.
+        high: Weight C above which a sequence is excluded.
 
     Source: TRL's `sequence_mask`; verl's `seq-MIS`, https://verl.readthedocs.io.
     """

@@ -32,7 +32,7 @@ def token_weights(
     Sequences without an action token count in none of them; without any, all weights are 0.
 
     Args:
-        constant: C, the budget of a response in tokens.
+        constant: Budget C of a response in tokens, for the mode `constant`.
 
     Raises:
         ValueError: If the mode is `constant` and the constant is not above 0.
@@ -63,7 +63,7 @@ def aggregate_loss(
     """Compute the loss of an update that consists of these tokens; sequences without tokens have no effect.
 
     Args:
-        constant: C.
+        constant: Budget C of a response in tokens, for the mode `constant`.
 
     Source: as `token_weights`: arXiv:2503.14476, arXiv:2503.20783.
     """

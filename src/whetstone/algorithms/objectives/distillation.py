@@ -55,11 +55,11 @@ def on_policy_distillation(
         old_logprobs: [T] log-probs of the learner before this update.
         teacher_logprobs: [T] log-probs of the same tokens under the teacher.
         advantages: [T] advantages of the rewards.
-        teacher_weight: w_T.
-        reward_weight: w_R.
-        clip_low: As in PPO.
-        clip_high: As in PPO.
-        bound: Maximum |a|, in nats.
+        teacher_weight: Weight w_T of the log-ratio to the teacher.
+        reward_weight: Weight w_R of the advantages of the rewards; 0 needs no reward.
+        clip_low: Maximum decrease of the ratio below 1, as in PPO.
+        clip_high: Maximum increase of the ratio above 1, as in PPO.
+        bound: Maximum absolute log-ratio |a| to the teacher, in nats.
 
     Source: Agarwal et al. 2024, arXiv:2306.13649; as an advantage added to that of rewards: slime, and the objective of
     OpenClaw-RL, arXiv:2603.10165.
@@ -95,10 +95,10 @@ def importance_weighted_distillation(
     Args:
         learner_logprobs: [T] log-probs of the learner, with gradient.
         sampler_logprobs: [T] log-probs of the sampler; the ratio of tokens that were not sampled (NaN) is 1.
-        teacher_logprobs: [T] log-probs under the teacher.
+        teacher_logprobs: [T] log-probs of the same tokens under the teacher.
         low: Maximum decrease of a probability.
-        pull: τ.
-        bound: Maximum |a|, in nats.
+        pull: Weight τ of the squared log-ratio to the sampler.
+        bound: Maximum absolute log-ratio |a| to the teacher, in nats.
 
     Source: prime-rl's `ref_kl_loss_fn`; KDRL, arXiv:2506.02208.
     """

@@ -51,9 +51,9 @@ def entropy_smoothing(
     Args:
         entropies: [T] entropies of the next-token distributions in nats, with gradient.
         usual_entropies: [T] H̄, the mean of recent updates at the same turn; NaN without a past, then P is 0.
-        low: κ_l.
-        high: κ_r.
-        size: α.
+        low: Lower bound κ_l of the band, as a multiple of the past entropy.
+        high: Upper bound κ_r of the band, as a multiple of the past entropy.
+        size: Size α of the penalty outside of the band.
         strength: s, the coefficient times the phase weight.
         form: Form of the penalty P.
 

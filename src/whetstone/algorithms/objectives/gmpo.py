@@ -30,7 +30,7 @@ def gmpo(
         old_logprobs: [T] log-probs of the learner before this update.
         advantages: [T] advantage of each token.
         sequence: [T] index of the trajectory of each token.
-        clip: ε.
+        clip: Maximum |log-ratio| ε of a token in the direction of its advantage.
 
     Source: Zhao et al. 2025, arXiv:2507.20673, eq. 4, and verl's `geo_mean`.
     """

@@ -31,7 +31,7 @@ def kl_cov(
         covariance_rank: [T] fraction of the batch's tokens with a covariance at least as large, including the token;
             0 for the largest of all, which is always penalized.
         fraction: Fraction of tokens that are penalized: max(1, ⌊fraction · K⌋) tokens.
-        weight: κ.
+        weight: Weight κ of the penalty on |log-ratio|.
 
     Source: Cui et al. 2025, arXiv:2505.22617, eq. 13 and 14; over the batch instead of micro-batches.
     """

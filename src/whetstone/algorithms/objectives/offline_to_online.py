@@ -27,7 +27,7 @@ def hybrid_weight(fresh: int, stored: int, *, offline_weight: NotNegative = 0.5)
     Args:
         fresh: F, number of predictions on fresh turns; 0 is treated as 1.
         stored: O, number of predictions on stored turns; if 0, the weight is 0.
-        offline_weight: λ; 0 is the on-policy critic.
+        offline_weight: Weight λ of the error on stored turns; 0 is the on-policy critic.
 
     Source: Zhou et al. 2023, arXiv:2311.08384, eq. 4; λ is an addition.
     """
@@ -52,7 +52,7 @@ def pessimistic_value(
     `std` is the population standard deviation.
 
     Args:
-        strength: κ.
+        strength: Number κ of standard deviations below the mean.
 
     Source: Wen et al. 2023, arXiv:2309.16973, §4.
     """

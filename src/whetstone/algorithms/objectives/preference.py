@@ -70,7 +70,7 @@ def dpo(
         group: [S] index of the comparable set.
         action_keys: [S] equal for equal actions.
         lengths: [S] number of tokens in each sum.
-        beta: β.
+        beta: Strength β of the penalty for leaving the reference; smaller values allow larger log-ratios.
         smoothing: Assumed fraction of pairs with the wrong order.
         normalize_length: Divide each log-ratio by its number of tokens first.
         imitate: Weight of the negative log-likelihood per token of the better one, so that it does not fall.
@@ -113,7 +113,7 @@ def ipo(
         group: [S] index of the comparable set.
         action_keys: [S] equal for equal actions.
         lengths: [S] number of tokens in each sum.
-        beta: β: the margin is 1 / 2β.
+        beta: Inverse margin β: pairs are separated up to 1 / 2β.
         normalize_length: Divide each log-ratio by its number of tokens first, as TRL does; the paper has single sums.
 
     Source: Azar et al. 2023, arXiv:2310.12036, eq. 17.
@@ -148,8 +148,8 @@ def simpo(
         group: [S] index of the comparable set.
         action_keys: [S] equal for equal actions.
         lengths: [S] number of tokens in each sum.
-        beta: β.
-        margin: γ.
+        beta: Factor β of the difference of log-probs per token.
+        margin: Target margin γ between the better and the worse answer.
 
     Source: Meng et al. 2024, arXiv:2405.14734, eq. 6.
     """
@@ -181,7 +181,7 @@ def orpo(
         group: [S] index of the comparable set.
         action_keys: [S] equal for equal actions.
         lengths: [S] number of tokens in each sum.
-        weight: λ.
+        weight: Weight λ of the log-odds ratio.
 
     Source: Hong et al. 2024, arXiv:2403.07691, eq. 6 and 7.
     """
@@ -228,7 +228,7 @@ def step_dpo(
         group: [S] the preceding turn that they share.
         action_keys: [S] equal for equal actions.
         lengths: [S] number of tokens in each sum.
-        beta: β.
+        beta: Strength β of the penalty for leaving the reference; see `dpo`.
         smoothing: Assumed fraction of pairs with the wrong order.
         imitate: Weight of the negative log-likelihood per token of the better one.
 
@@ -263,13 +263,13 @@ def kto(
         x = Σℓ − Σref,   z = max(0, mean x);   success: λ_D (1 − σ(β (x − z))),   failure: λ_U (1 − σ(β (z − x)))
 
     Args:
-        learner_sums: [S] Σℓ, with gradient.
-        reference_sums: [S] Σℓ under the reference.
+        learner_sums: [S] Σℓ over action tokens, with gradient.
+        reference_sums: [S] Σℓ under the policy at the start of the phase.
         rewards: [S] reward of each sum.
-        beta: β.
-        desirable: λ_D; balance so that weight times count is 1 to 4/3 of the other's.
-        undesirable: λ_U.
-        threshold: Rewards of it and above are successes.
+        beta: Strength β of the penalty for leaving the reference.
+        desirable: Weight λ_D of successes; balance so that weight times count is 1 to 4/3 of that of failures.
+        undesirable: Weight λ_U of failures.
+        threshold: Minimum reward of a success.
         reference_point: z, if it is known; None: mean of the batch, without gradient.
 
     Source: Ethayarajh et al. 2024, arXiv:2402.01306, eq. 8; z from the batch's own log-ratios instead of mismatched

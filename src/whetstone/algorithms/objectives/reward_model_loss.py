@@ -50,7 +50,7 @@ def process_preference(
         rewards: [S] reward of each sum.
         group: [S] index of the task.
         turn_counts: [S] number of turns.
-        beta: β.
+        beta: Factor β of the log-ratio, the implicit reward.
         pool: `mean` over turns as in the released code, or `sum` as in the paper.
         threshold: Rewards above it are successes.
 
@@ -75,10 +75,10 @@ def process_cross_entropy(
     """Compute the cross-entropy of σ(β Σ(ℓ_φ − ℓ_ref)) with success, [S]: the process model loss of PRIME.
 
     Args:
-        learner_sums: [S] with gradient.
-        reference_sums: [S]
-        success: [S] 0 or 1.
-        beta: β.
+        learner_sums: [S] Σℓ under the process model, with gradient.
+        reference_sums: [S] Σℓ under the reference model.
+        success: [S] 1 for a success, 0 for a failure.
+        beta: Factor β of the log-ratio, the implicit reward.
 
     Source: Cui et al. 2025 (PRIME), arXiv:2502.01456, eq. 5.
     """

@@ -27,8 +27,8 @@ def sapo(
         learner_logprobs: [T] log-probs of the learner, with gradient.
         old_logprobs: [T] log-probs of the learner before this update.
         advantages: [T] advantage of each token.
-        temperature: τ if A > 0.
-        negative_temperature: τ if A ≤ 0; a larger value closes the gate sooner.
+        temperature: Sharpness τ of the gate if A > 0.
+        negative_temperature: Sharpness τ of the gate if A ≤ 0; a larger value closes the gate sooner.
 
     Source: Gao et al. 2025, arXiv:2511.20347, eq. 5.
     """

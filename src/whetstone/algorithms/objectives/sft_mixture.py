@@ -34,7 +34,7 @@ def shaped_demonstration(learner_logprobs: PerToken, advantages: PerToken, *, sh
     Args:
         learner_logprobs: [T] log-probs of demonstrated tokens, with gradient.
         advantages: [T] advantage of each token.
-        sharpness: γ.
+        sharpness: Probability γ at which the gradient is largest.
 
     Source: Yan et al. 2025 (LUFFY), arXiv:2504.14945, eq. 7.
     """

@@ -40,9 +40,9 @@ def probability_difference(
         learner_logprobs: [T] log-probs of the learner, with gradient.
         sampler_logprobs: [T] log-probs of the sampler; the ratio of tokens that were not sampled (NaN) is 1.
         advantages: [T] advantage of each token.
-        low: δ_lo.
-        high: δ_hi.
-        pull: τ.
+        low: Maximum decrease δ_lo of a probability for tokens with A < 0.
+        high: Maximum increase δ_hi of a probability for tokens with A > 0.
+        pull: Weight τ of the squared log-ratio to the sampler.
 
     Source: prime-rl's default loss, after arXiv:2602.04879 (probabilities) and arXiv:2602.02276 (squared log-ratio).
     """

@@ -45,7 +45,7 @@ def clipped_value(
         critic_values: [T] or [T, heads] with gradient.
         old_critic_values: The same shape, values before the update.
         critic_targets: The same shape; NaN for values without a target.
-        clip: ε, in units of return.
+        clip: Clip width ε around the old value, in units of return.
 
     Source: Schulman et al. 2017, arXiv:1707.06347, as in verl's `compute_value_loss`.
     """

@@ -29,7 +29,7 @@ def advantage_weighted(
     Args:
         learner_logprobs: [T] log-probs of the learner, with gradient.
         advantages: [T] advantage of each token.
-        temperature: β, above 0.
+        temperature: Temperature β of the exponential weight, above 0.
         max_weight: Maximum weight of a turn.
 
     Raises:
@@ -69,7 +69,7 @@ def advantage_regression(
         advantages: [T] the same for all tokens of a turn.
         sequence: [T] index of the trajectory of each token.
         turn: [T] index of the token's turn within the trajectory.
-        temperature: β.
+        temperature: Temperature β: factor of the log-ratio that is regressed to the advantage.
         form: `smooth` as in the released code, `squared` as in the paper.
         negatives: `drop` excludes turns with A < 0, as in the released code.
 

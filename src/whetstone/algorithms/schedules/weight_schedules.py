@@ -35,8 +35,8 @@ def replay_weight(step: int, *, steps: int = 200, peak: float = 1.0) -> float:
 
     Args:
         step: From 0.
-        steps: T.
-        peak: ζ.
+        steps: Number of steps of the increase, T.
+        peak: Final weight ζ.
 
     Source: Qin et al. 2025 (SPEAR), arXiv:2509.22601, §3.2, and its code.
     """
@@ -53,7 +53,7 @@ def phase_weight(epoch: int, epochs: int, *, form: Literal["decay", "rise", "con
 
     Args:
         epoch: From 0 to `epochs`; constant beyond.
-        epochs: E.
+        epochs: Number of epochs of training, E.
         form: `rise` is the decrease reversed, `constant` is 1.
 
     Source: Xu et al. 2025 (EPO), arXiv:2509.22576, and its code.

@@ -30,8 +30,8 @@ def gated(
         outcomes: [N] outcome per trajectory.
         process_rewards: [M] of each turn.
         trajectory: [M] index of the trajectory of each turn.
-        threshold: δ.
-        weight: w.
+        threshold: Outcome δ above which process rewards count.
+        weight: Factor w of the process rewards.
 
     Source: Sun et al. 2025, arXiv:2508.10548 (gated reward accumulation), with two tiers.
     """

@@ -21,9 +21,9 @@ def kl_penalty(
 
     Args:
         token_rewards: [K] rewards: that of a turn at its last action token, the outcome at the last one.
-        old_logprobs: [K] the learner's before the update.
-        reference_logprobs: [K] under the frozen reference.
-        weight: β.
+        old_logprobs: [K] log-probs of the learner before the update.
+        reference_logprobs: [K] log-probs under the frozen reference.
+        weight: Weight β of the KL penalty.
 
     Source: Ouyang et al. 2022, arXiv:2203.02155, eq. 2; verl's `kl_penalty`.
     """

@@ -23,10 +23,10 @@ def overlong(
 
     Args:
         outcomes: [N] outcome per trajectory.
-        lengths: [N] n, action tokens; observations are not the policy's doing.
-        limit: Tokens at which the whole penalty is due.
-        buffer: Tokens below it over which the penalty grows.
-        penalty: p. DAPO's rewards are ±1; for 0 and 1 half of it has the same force.
+        lengths: [N] number n of action tokens; observations do not count.
+        limit: Number of tokens at which the whole penalty applies.
+        buffer: Number of tokens below the limit over which the penalty grows.
+        penalty: Maximum penalty p. DAPO's rewards are ±1; for rewards of 0 and 1, half of it has the same force.
 
     Raises:
         ValueError: The buffer is not in (0, limit].

@@ -15,7 +15,7 @@ def self_correction(process_rewards: PerTurn, trajectory: PerTurn, *, weight: No
     Args:
         process_rewards: [M] reward of each attempt, one per turn.
         trajectory: [M] index of the trajectory of each turn.
-        weight: α.
+        weight: Factor α of the improvement over the previous attempt.
 
     Source: Kumar et al. 2024, arXiv:2409.12917, §4.2; the default of α is quoted from memory.
     """
