@@ -30,15 +30,15 @@ class NoOpLearner:
         return UpdateResult({})
 
     def end_step(self) -> None:
-        """Do nothing; there is no schedule."""
+        """Do nothing: there is no schedule to advance."""
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the unchanged weights."""
+        """Return the unchanged weights of the policy by parameter name."""
         return dict(self.policy.model.named_parameters())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state."""
+        """Return an empty state for checkpoints."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing; there is no state."""
+        """Do nothing: a checkpoint has no state of this learner."""

@@ -53,7 +53,7 @@ _MAX_EPISODES = 16
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """Result of `export_model`."""
+    """Folder and properties of an exported model, returned by `export_model`."""
 
     folder: Path
     """Folder that was written."""

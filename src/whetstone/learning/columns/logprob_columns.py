@@ -47,13 +47,13 @@ def _teacher(run: RunCapabilities) -> str | None:
 
 @column("token", reads_models=True)
 def old_logprobs(batch: Columns) -> Tensor:
-    """Log-prob under the policy before the step's updates."""
+    """Log-prob of the token under the policy before the step's updates."""
     return batch.order_by_turn(batch.compute_logprobs(batch.segments()))
 
 
 @column("token", reads_models=True, provided_by="every run; the policy at the start of reinforcement learning")
 def reference_logprobs(batch: Columns) -> Tensor:
-    """Log-prob under the reference model."""
+    """Log-prob of the token under the frozen reference model."""
     return batch.order_by_turn(batch.compute_logprobs(batch.segments(), whose="reference"))
 
 
@@ -95,7 +95,7 @@ _SECOND = "`implicit_prm`, a second model that is trained"
 
 @column("token", reads_models=True, provided_by=_SECOND, requires=_process_model)
 def model_logprobs(batch: Columns) -> Tensor:
-    """Log-prob under the process reward model."""
+    """Log-prob of the token under the process reward model."""
     if batch.scorer is None:
         raise CreditError("model_logprobs: the recipe has no process reward model; set implicit_prm: {}")
     return batch.order_by_turn(batch.scorer.logprobs(batch.segments(), temperature=batch.temperature))

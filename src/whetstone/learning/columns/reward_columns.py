@@ -62,13 +62,13 @@ def outcomes(batch: Columns) -> Iterable[float]:
 
 @column("trajectory")
 def rewards(batch: Columns) -> Tensor:
-    """Sum of outcome and process rewards."""
+    """Sum of the outcome and all process rewards of the trajectory."""
     return batch["outcomes"].clone().index_add_(0, batch["trajectory"], _read_turn_rewards(batch))
 
 
 @column("turn", provided_by="a reward that scores turns: `matched_calls`, `meta_reasoning`", requires=_process)
 def process_rewards(batch: Columns) -> Iterable[float]:
-    """Reward of each turn."""
+    """Process reward of each turn, from a reward that scores turns."""
     for _, entry, t in batch.turns():
         score = entry.trajectory.score
         if score is None or score.turns is None:

@@ -137,5 +137,5 @@ def turn(batch: Columns) -> Tensor:
 
 @column("token", index=True)
 def token_trajectory(batch: Columns) -> Tensor:
-    """Index of a token's trajectory."""
+    """Index of the trajectory that a token belongs to."""
     return batch.concatenate_tokens(lambda i, entry: np.full(len(entry), i)).long()
