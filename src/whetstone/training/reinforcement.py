@@ -104,8 +104,13 @@ class Reinforcement:
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
         """Make the next update and return its metrics.
 
+        An update that fails for another reason than those below is repeated with other groups; its own are quarantined.
+
+        Args:
+            budget_share: Fraction of the stage's budget that is used, from 0 to 1.
+
         Raises:
-            NonFiniteError, FaultBudgetError, SaveError, RunDirectoryError: If the run cannot continue.
+            NonFiniteError, TooManyFailuresError, SaveError, RunDirectoryError: If the run cannot continue.
             PartialUpdateError: If the update failed after some of its optimizer steps, so that neither this batch nor
                 another one can be trained on with the weights in memory.
         """
