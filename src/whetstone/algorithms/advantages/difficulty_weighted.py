@@ -32,7 +32,7 @@ def difficulty_weighted(
         high: Maximum weight.
 
     Raises:
-        ValueError: A hardness is not above 0.
+        ValueError: If a hardness is not above 0.
 
     Source: Zhou et al. 2025 (GUI-G1), arXiv:2505.15810, §4; the bounds are not from the paper.
     """

@@ -34,7 +34,7 @@ def gae(
         trace: λ, in [0, 1]; 1 is reward-to-go minus value, 0 one step ahead.
 
     Raises:
-        ValueError: The tensors differ in shape, or a factor is out of range.
+        ValueError: If the tensors differ in shape, or a factor is out of range.
 
     Source: Schulman et al. 2016, arXiv:1506.02438, eq. 16.
     """

@@ -53,7 +53,7 @@ def update_counts(counts: SuccessCounts, reward: float, keep: float) -> SuccessC
         keep: Fraction κ of the earlier counts that is kept; see `keep_fraction`.
 
     Raises:
-        ValueError: The reward is not in [0, 1].
+        ValueError: If the reward is not in [0, 1].
 
     Source: Xu & Ding 2025 (SPO), arXiv:2509.13232, eq. 5.
     """

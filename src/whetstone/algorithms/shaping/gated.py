@@ -53,7 +53,7 @@ def gated_sum(
         weights: w of each tier but the highest, J − 1 numbers.
 
     Raises:
-        ValueError: Thresholds or weights are not one fewer than tiers.
+        ValueError: If thresholds or weights are not one fewer than tiers.
 
     Source: arXiv:2508.10548; the weights are additions.
     """

@@ -29,7 +29,7 @@ def overlong(
         penalty: Maximum penalty p. DAPO's rewards are ±1; for rewards of 0 and 1, half of it has the same force.
 
     Raises:
-        ValueError: The buffer is not in (0, limit].
+        ValueError: If the buffer is not in (0, limit].
 
     Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, eq. 13.
     """

@@ -69,7 +69,7 @@ def _hinted_logprobs(batch: Columns, reads: Callable[[Trajectory, Task], Traject
     """Return [K] log-probs of a teacher that reads the same actions in other contexts.
 
     Raises:
-        CreditError: The actions differ, or the teacher's context is too long.
+        CreditError: If the actions differ, or the teacher's context is too long.
     """
     hinted = [IndexedTrajectory.of(h.group, h.number, reads(h.trajectory, h.group.task)) for h in batch.trajectories]
     for entry, hinted_entry in zip(batch.trajectories, hinted, strict=True):
