@@ -123,7 +123,10 @@ def _split_group(
 
 
 def _by_number(members: Sequence[int], known: Sequence[Stretches], depth: int) -> list[list[int]]:
-    """Group members by the number of their span at `depth`; a member without that span is a separate group."""
+    """Group slots by the number of their span at `depth`.
+
+    A slot without that span is a separate group.
+    """
     by_number: dict[int, list[int]] = {}
     for member in members:
         number = known[member][depth][1] if depth < len(known[member]) else ~member  # no number is below 0

@@ -158,7 +158,7 @@ class _Pass:
 
 
 def find_blocks(model: torch.nn.Module, *, reads_beginnings: bool = True) -> Blocks | None:
-    """Return the decoder blocks of a model, or None if its modules are not those of Llama-like models.
+    """Return the decoder blocks of a Llama-like model, or None for another model.
 
     Args:
         model: Transformers causal language model.

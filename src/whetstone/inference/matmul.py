@@ -45,7 +45,7 @@ def transpose_linears(model: torch.nn.Module) -> None:
 
 
 def matmul_is_batch_invariant() -> bool:
-    """Return whether a row of a matrix product has the same bits for any number of rows (float32, CPU).
+    """Return whether matrix products are batch-invariant (float32, CPU).
 
     The rules of `forward.py` require it. PyTorch's library for x86 processors has this property from 16 rows on.
     """

@@ -341,7 +341,10 @@ class ServerEngine(ABC):
     # ------------------------------------------------------------ inside
 
     async def _ready(self) -> None:
-        """Start the server and connect on the first call, and transfer the weights last given to a new server."""
+        """Start the server and connect, on the first call.
+
+        A new server receives the weights last loaded.
+        """
         if not self.alive:
             raise InfrastructureError(self.at.dead)
         if self._connected:

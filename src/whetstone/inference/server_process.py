@@ -101,7 +101,9 @@ def free_port() -> int:
 
 
 def as_flags(options: Mapping[str, Any]) -> list[str]:
-    """Convert options to command-line flags; True gives a flag without a value, False and None give none.
+    """Convert options to command-line flags.
+
+    True gives a flag without a value; False and None give no flag.
 
     >>> as_flags({"max_model_len": 512, "enforce_eager": True, "enable_lora": False})
     ['--max-model-len', '512', '--enforce-eager']

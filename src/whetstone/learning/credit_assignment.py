@@ -34,7 +34,7 @@ SHAPED_COLUMNS: dict[Level, str] = {"trajectory": "outcomes", "turn": "process_r
 
 @dataclass(frozen=True, slots=True)
 class CreditParts:
-    """Functions of a recipe that compute credit, in the order filters, shaping, advantage, transforms."""
+    """Functions of a recipe that compute credit: filters, shaping, advantage, transforms."""
 
     advantage: Callable[..., Any]
     """Columns → advantages, or `Credit`."""

@@ -99,7 +99,9 @@ def supports_flex_attention(
     value: Tensor,
     options: Mapping[str, Any],
 ) -> bool:
-    """Return whether FlexAttention can compute rows like this one: on CUDA, if it agrees with `by_branch`.
+    """Return whether FlexAttention can compute rows like this one.
+
+    Requires CUDA and results that agree with `by_branch`.
 
     The comparison is made once for each combination of precision, heads and options, because each compiles another
     kernel.

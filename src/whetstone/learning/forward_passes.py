@@ -69,7 +69,7 @@ class GradientRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """Request of outputs of a model at the action tokens of segments; argument of `ForwardPasses.read`."""
+    """Request of model outputs at the action tokens of segments, for `ForwardPasses.read`."""
 
     segments: Sequence[Segment]
     """Segments whose action tokens are read."""
@@ -82,7 +82,7 @@ class ReadRequest:
 
 
 class ForwardPasses(Protocol):
-    """Computes forward and backward passes of a policy in training, and of its frozen reference and teacher.
+    """Computes forward and backward passes of a policy in training, its reference and its teacher.
 
     `ModelTrainer` is the only caller.
     """
@@ -158,7 +158,7 @@ class ForwardPasses(Protocol):
         ...
 
     def utilization(self, flops: int, seconds: float) -> float:
-        """Return the model FLOPs utilization (MFU): the fraction of the devices' peak arithmetic, in [0, 1].
+        """Return the model FLOPs utilization (MFU), in [0, 1]: the fraction of the peak arithmetic.
 
         Args:
             flops: Floating-point operations of an update.
@@ -286,7 +286,10 @@ class Differentiation:
     def __call__(
         self, micro: MicroBatch, request: GradientRequest, tally: MetricAccumulator, *, has_gradient: bool
     ) -> None:
-        """Compute the loss of a micro-batch and, if `has_gradient`, its gradient; add the results to `tally`."""
+        """Compute the loss of a micro-batch, and its gradient if `has_gradient`.
+
+        The results are added to `tally`.
+        """
         with torch.set_grad_enabled(has_gradient):
             outputs = self.forward(micro, request.temperature, noise=request.noise)
             per_token = request.loss_of(outputs, micro)

@@ -131,5 +131,8 @@ class GradientNoise:
         return {"sums": self._sums}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restore the averages of a checkpoint; None, as in checkpoints of earlier releases, restarts them."""
+        """Restore the averages of a checkpoint.
+
+        None, as in checkpoints of earlier releases, restarts the averages.
+        """
         self._sums = list(state["sums"]) if state is not None else [0.0] * 6

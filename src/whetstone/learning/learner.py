@@ -304,7 +304,9 @@ def batch_columns(
 
 
 def rate_scale(groups: Sequence[Sequence[CreditedSegment]], settings: ReinforcementSettings) -> float:
-    """Return the factor of the learning rate for an update: the fraction of `full_rate_groups` with a signal.
+    """Return the factor of the learning rate for an update.
+
+    The factor is the number of groups with a signal, divided by `full_rate_groups`.
 
     At most 1; 1 if `reinforcement.full_rate_groups` is not set.
 

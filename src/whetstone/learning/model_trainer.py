@@ -273,7 +273,7 @@ class ModelTrainer:
         *,
         temperature: float = 1.0,
     ) -> None:
-        """Pass log-probs and entropies of every segment at the current weights to a function, as micro-batches.
+        """Pass log-probs and entropies of segments at the current weights to a function.
 
         Args:
             segments: Segments.

@@ -25,9 +25,9 @@ from whetstone.trajectory import Author, Media, Segment, TokenSequence
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Input of one forward pass: B segments with A action tokens, computed as T tokens, read at R rows.
+    """Input of one forward pass, created by `pack_segments`.
 
-    Created by `pack_segments`.
+    B segments with A action tokens are computed as T tokens and read at R rows.
     """
 
     indices: tuple[int, ...]
@@ -90,9 +90,9 @@ def pack_segments(
 
 @dataclass(frozen=True, slots=True)
 class PackedPiece:
-    """Segments that are always computed together: a prefix tree, or a part of one with its path from the root.
+    """Segments that are always computed together: a prefix tree or a part of one.
 
-    Returned by `split_pieces`, to distribute segments among ranks.
+    A part includes its path from the root. Returned by `split_pieces`, to distribute segments among ranks.
     """
 
     indices: tuple[int, ...]

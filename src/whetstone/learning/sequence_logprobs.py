@@ -133,7 +133,10 @@ def compute_coefficients(
 
 
 def get_sequence_level(objective: Callable[..., Any]) -> Any:
-    """Return the level of the sums that an objective compares, `trajectory` or `turn`; None: it uses tokens."""
+    """Return the level of the sums that an objective compares: `trajectory` or `turn`.
+
+    None: the objective uses tokens.
+    """
     return annotated_level(objective, "learner_sums") if "learner_sums" in column_names(objective) else None
 
 

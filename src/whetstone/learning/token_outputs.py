@@ -141,7 +141,7 @@ class TokenForward:
 
     @property
     def shares(self) -> bool:
-        """Whether the model is computed as prefix trees; otherwise shared tokens are computed once per segment."""
+        """Whether the model is computed as prefix trees, so that shared tokens are computed once."""
         return self.way.layout == "tree"
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
@@ -424,7 +424,10 @@ def _check_slope(model: torch.nn.Module, way: ForwardMode, plain: ReferenceForwa
 
 
 def _max_deviation(computed: _Computed, plain: ReferenceForward) -> float:
-    """Return the maximum error relative to the tolerance of the reference, for two sequences with a shared prefix."""
+    """Return the maximum error relative to the tolerance of the reference.
+
+    Two sequences with a shared prefix are compared.
+    """
     (first, second), stem, device = plain.sequences, plain.stem, plain.logits.device
     length = len(first)
     if computed.way.layout == "tree":

@@ -66,7 +66,10 @@ def add_adapters(
 
 
 def _find_layers(model: torch.nn.Module, target_modules: Sequence[str] | str) -> tuple[list[str], list[str]]:
-    """Return the paths of the linear layers that PEFT's `target_modules` selects, and names that select only them.
+    """Return the paths of the linear layers that PEFT's `target_modules` selects.
+
+    Returns:
+        Paths, and names that select only these layers.
 
     Raises:
         PolicyError: If a name or expression matches no linear layer.
@@ -101,7 +104,10 @@ def _has_name(path: str, name: str) -> bool:
 
 
 def _check_untied(model: Any, paths: Sequence[str]) -> None:
-    """Reject adapters of an output layer that is also the embedding: merging them would change the embedding, too."""
+    """Reject adapters of an output layer that is also the embedding.
+
+    Merging them would change the embedding, too.
+    """
     output = model.get_output_embeddings()
     if output is None or output.weight is not model.get_input_embeddings().weight:
         return
@@ -226,7 +232,7 @@ def adapter_shape(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def can_merge(model: torch.nn.Module) -> bool:
-    """Return whether adapters can be merged by addition (`merged_weights`), which DoRA does not allow."""
+    """Return whether adapters can be merged by addition (`merged_weights`); DoRA cannot."""
     if not has_adapters(model):
         return False
     (config,) = model.peft_config.values()  # type: ignore[operator]

@@ -153,7 +153,10 @@ def release_memory(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the peak memory allocated on a device, in bytes; None if the device does not count it, as the CPU."""
+    """Return the peak memory allocated on a device, in bytes.
+
+    None if the device does not count it, as the CPU.
+    """
     ask = device_module_function(device, "max_memory_allocated") if device.type != "cpu" else None
     return None if ask is None else int(ask(device))
 
@@ -180,5 +183,8 @@ def moved_to_device(model: torch.nn.Module, device: torch.device) -> Iterator[No
 
 
 def device_module_function(device: torch.device, name: str) -> Any:
-    """Return a function of PyTorch's module for a device type, such as `torch.cuda.mem_get_info`, or None."""
+    """Return a function of PyTorch's module for a device type, or None.
+
+    For example `mem_get_info` of `torch.cuda`.
+    """
     return getattr(torch.get_device_module(device), name, None)

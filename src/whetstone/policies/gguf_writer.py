@@ -50,7 +50,10 @@ def check_gguf(policy: Policy) -> str:
 
 
 def word_rules(tokenizer: Any) -> str | None:
-    """Return llama.cpp's name for the pre-tokenizer rules of a BPE tokenizer, or None if it has no equal rules."""
+    """Return llama.cpp's name for the pre-tokenizer rules of a BPE tokenizer.
+
+    None if llama.cpp has no equal rules.
+    """
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return None
     written = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -32,9 +32,9 @@ _SECONDS = 20.0
 
 
 def is_hub_name(path: str) -> bool:
-    """Return whether a path can only be a Hugging Face hub name: `owner/model`, optionally with `@revision`.
+    """Return whether a path can only be a name on the Hugging Face hub.
 
-    A path whose folder `owner` exists is not a hub name.
+    Such a name is `owner/model`, optionally with `@revision`. A path whose folder `owner` exists is not a hub name.
     """
     return _NAME.fullmatch(path) is not None and not Path(path).parent.is_dir()
 

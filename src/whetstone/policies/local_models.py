@@ -101,7 +101,10 @@ def check_name_available(name: str) -> None:
 
 
 def read_origin(folder: Path) -> Origin:
-    """Return the source and license of a stored model; the source is `unknown` if the folder states none."""
+    """Return the source and license of a stored model.
+
+    The source is `unknown` if the folder states none.
+    """
     try:
         stored = json.loads((folder / _ORIGIN).read_text(encoding="utf-8"))
         return Origin(str(stored["source"]), str(stored["licence"]))

@@ -27,7 +27,7 @@ _LEAST_RUNS, _MOST_RUNS = 4, 40
 
 
 def suitable_dtype(parameters: int, device: torch.device) -> torch.dtype:
-    """Return the precision that suits a model: float32 for small models, else the fast one of the device.
+    """Return the precision that suits a model: float32 if it is small, else the faster one.
 
     On a GPU without bfloat16 instructions, large models are computed in float16.
 
@@ -107,7 +107,10 @@ def describe_fast_dtype(device: torch.device) -> str:
 
 
 def _has_bfloat16(device: torch.device) -> bool | None:
-    """Return whether an accelerator has bfloat16 instructions; None if its PyTorch module does not report it."""
+    """Return whether an accelerator has bfloat16 instructions.
+
+    None if its PyTorch module does not report it.
+    """
     ask, using = device_module_function(device, "is_bf16_supported"), device_module_function(device, "device")
     if ask is None:
         return None

@@ -104,7 +104,10 @@ def run_reference_forward(model: torch.nn.Module) -> ReferenceForward:
 
 
 def architecture_key(model: torch.nn.Module) -> Hashable:
-    """Return a hashable key of all properties except weights that determine how a model can be computed."""
+    """Return a hashable key of the properties that determine how a model can be computed.
+
+    These are all properties except the weights.
+    """
     anything: Any = model
     first = next(model.parameters())
     modules = tuple((type(module), "forward" in vars(module)) for module in model.modules())
@@ -139,7 +142,10 @@ def forward_accepts(model: torch.nn.Module, name: str) -> bool:
 
 @contextlib.contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Silence warnings of Transformers within the `with` block, while a way to compute a model is tested."""
+    """Silence warnings of Transformers within the `with` block.
+
+    Used while ways to compute a model are compared.
+    """
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

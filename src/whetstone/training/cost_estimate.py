@@ -131,7 +131,7 @@ class RunCost:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON with the keys `stages`, `total`, `memory` (bytes by device and part) and `trial`."""
+        """Convert to JSON: `stages`, `total`, `memory` (bytes by device and part) and `trial`."""
         return {
             "stages": [asdict(stage) for stage in self.stages],
             "total": asdict(self.total),
@@ -191,7 +191,10 @@ def estimate_cost(resolved: Resolved, *, judges: int, trial: TrialResult | None 
 
 
 def max_calls_per_turn(resolved: Resolved) -> int:
-    """Return the maximum number of tool calls per turn: the recipe's option, or the environment's default."""
+    """Return the maximum number of tool calls per turn.
+
+    It is the recipe's option, or the default of the environment.
+    """
     settings = resolved.recipe.environment
     limit = (settings.model_extra or {}).get("max_calls_per_turn")
     if limit is not None:

@@ -176,7 +176,7 @@ class GroupStream:
                 self.admission.discard_group(number)
 
     def rejected_before(self, numbers: Sequence[int]) -> list[int]:
-        """Return the numbers of rejected groups that were sampled before the last of these groups, ascending."""
+        """Return the rejected groups that were sampled before the last of these groups, ascending."""
         return sorted(number for number in self.filtered_groups if not numbers or number < max(numbers))
 
     def advance(self, consumed: list[int], filtered_groups: Sequence[int] = ()) -> None:

@@ -97,7 +97,10 @@ def combine_members(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def best_checkpoint(run_dir: Path, position: Position) -> set[Path]:
-    """Return the best checkpoint up to a position of the run, as a set; empty without a validation result."""
+    """Return the best checkpoint up to a position of the run, as a set.
+
+    The set is empty without a validation result.
+    """
     done = position.done.get(_STAGE, 0)
     best = best_step(run_dir, done=done)
     return set() if best is None else {checkpoint_path(run_dir, position.steps - done + best)}

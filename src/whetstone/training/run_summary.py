@@ -189,7 +189,7 @@ def _failed(run_dir: Path) -> dict[str, Any]:
 def describe_unlearned(
     rows: Sequence[Mapping[str, Any]], stage: str, run_dir: Path, failing_tools: Sequence[str]
 ) -> list[str]:
-    """Describe tools that fail in every call, and the reason if no update of a stage changed the weights.
+    """Describe failing tools, and why no update of a stage changed the weights.
 
     Args:
         rows: Rows of `metrics.jsonl`.

@@ -532,7 +532,9 @@ class SingleRun:
 
 
 def report_data(run_dir: Path, assembly: RunComponents, resolved: Resolved, log: Callable[[str], None]) -> None:
-    """Report skipped rows, demonstrations beyond the policy's limits, and evaluation tasks in the training data.
+    """Report problems of the data: skipped rows, limits, evaluation tasks in the training data.
+
+    Demonstrations that exceed the policy's limits are reported as well.
 
     Args:
         run_dir: Run directory, which stores the findings.

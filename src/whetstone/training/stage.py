@@ -77,7 +77,10 @@ class Stage(Protocol):
         ...
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """Return (component, component it waits for, seconds), the longest wait first."""
+        """Return the current waits for the watchdog: (component, awaited component, seconds).
+
+        The longest wait is first.
+        """
         ...
 
 

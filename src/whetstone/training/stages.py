@@ -167,8 +167,9 @@ def _find_reusable(
 
 
 def _resolve_inputs(stage: NamedStage, before: Path | None, folders: Mapping[str, Path], run_dir: Path) -> Resolved:
-    """Return the recipe of a stage with the paths of its inputs: the final weights of the previous stage, and data of
-    the stages that it reads.
+    """Return the recipe of a stage with the paths of its inputs.
+
+    Inputs are the final weights of the previous stage, and data of the stages that it reads.
     """
     names = {key: f"{key}.from_stage" if key.endswith(".data") else f"{key}.stage" for key in stage.reads}
     read: dict[str, str | None] = dict.fromkeys(names.values())

@@ -34,7 +34,10 @@ class Monitored(Protocol):
         ...
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """Return (component, component it waits for, seconds), the longest wait first."""
+        """Return the current waits: (component, awaited component, seconds).
+
+        The longest wait is first.
+        """
         ...
 
 

@@ -50,7 +50,7 @@ Requirement = Callable[[RunCapabilities], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Declaration of a column: its function, level and requirements; created by the decorator `column`."""
+    """Declaration of a column, created by the decorator `column`: function, level, requirements."""
 
     name: str
     """Name by which functions request the column."""
@@ -72,7 +72,10 @@ class Column:
     """Name in the documentation; empty: its own."""
 
     def missing(self, run: RunCapabilities) -> str | None:
-        """Return the data that a run lacks for this column, with a component that would provide it; None: nothing."""
+        """Return the data that a run lacks for this column, or None.
+
+        The text names a component that would provide the data.
+        """
         return self.requires(run) if self.requires is not None else None
 
 
@@ -124,8 +127,9 @@ def column(
 
 
 def get_declaration(function: Callable[..., Any]) -> Column | None:
-    """Return the column that a function declares, with options that are bound to the function; None if it declares
-    none.
+    """Return the column that a function declares, or None.
+
+    Options that are bound to the function are included.
     """
     inner = unwrap_partial(function)
     return replace(inner.declared_column, build=function) if implements_protocol(inner, Declared) else None
