@@ -156,7 +156,7 @@ class Generation:
         return replace(self, measured=measured, **{name: getattr(self, name)[span] for name in _TOKEN_COLUMNS})
 
     def to_tokens(self) -> Tokens:
-        """Return the tokens of an action, with their columns."""
+        """Convert to the tokens of an action, with log-probs, versions, entropies and measurements."""
         return Tokens.from_samples(
             self.tokens,
             logprobs=self.logprobs,

@@ -40,7 +40,12 @@ def next_context(entry: IndexedTrajectory) -> Tokens:
 
 
 def logprob_query(context: TokenSequence, ids: Sequence[int]) -> Segment:
-    """Return a segment in which log-probs of `ids` after `context` are computed."""
+    """Return a segment in which the log-probs of `ids` after `context` are computed.
+
+    Args:
+        context: Tokens before.
+        ids: Token ids whose log-probs are wanted; they are the action tokens of the segment.
+    """
     tokens = Tokens.from_ids(context + TokenSequence(ids), Author.ENVIRONMENT)
     mask = (False,) * len(context) + (True,) * len(ids)
     return Segment("probe", 0, tokens, mask, (0,) * len(tokens))

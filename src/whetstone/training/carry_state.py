@@ -29,7 +29,7 @@ _BESIDE_ROLLOUT = ("curriculum", "reward")
 def restore_component_state(
     method: MethodComponents, resolved: Resolved, position: Position, *, log: Callable[[str], None]
 ) -> tuple[MethodComponents, Position]:
-    """Return the method and position of a run with the state of its components loaded.
+    """Load the state of a method's stateful components from a checkpoint.
 
     The checkpoint is the last one of the run. Before the first step, the states are those of the runs in the recipe's
     `init_state_from`; later entries take precedence.

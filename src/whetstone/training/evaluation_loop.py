@@ -93,7 +93,7 @@ class EvaluationRecord:
                 raise RunDirectoryError(f"{self.folder}: {problem}")
 
     def groups(self, plans: Iterable[GroupPlan]) -> dict[int, Group]:
-        """Return the recorded groups by number.
+        """Return the recorded groups of these plans, by number.
 
         A damaged line is skipped with a warning, so that its group is played again.
         """

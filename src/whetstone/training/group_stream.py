@@ -238,7 +238,7 @@ class GroupStream:
         yield from (number for number in count(self.next_number) if number not in self.store.lost)
 
     async def _plans(self) -> AsyncGenerator[GroupPlan]:
-        """Yield each plan when it may start. Recorded groups are loaded instead."""
+        """Yield each plan when it may start; recorded groups are loaded instead of played."""
         for number in self._numbers():
             await self.admission.admit_group(number)
             plan = self.plan(number)

@@ -86,6 +86,9 @@ def fit_reward_model(
 
 
 def pairs_in(episodes: Sequence[Trajectory]) -> list[EpisodePair]:
-    """Return each better episode of a task with each worse one, as texts; equal texts are not a pair."""
+    """Return all (better, worse) pairs among the episodes of a task, as texts.
+
+    Episodes without a score, equal scores and equal texts give no pair.
+    """
     scored = [(each.score.value, format_episode(each)) for each in episodes if each.score is not None]
     return [EpisodePair(a, b) for better, a in scored for worse, b in scored if better > worse and a != b]

@@ -51,7 +51,7 @@ def train_step(
 ) -> TrainStepResult:
     """Make the updates of a training step on its groups.
 
-    Components receive the result in `MethodComponents.observe`, after later plans are made.
+    Called in the compute thread. `MethodComponents.observe_step` receives the outcome after further plans are made.
 
     Args:
         method: Components of the method: replay, filters, sources.

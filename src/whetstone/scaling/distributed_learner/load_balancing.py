@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from whetstone.learning.packing import PackedPiece, split_pieces
 from whetstone.trajectory import Segment
 
-Cost = Callable[[Piece], float]
+Cost = Callable[[PackedPiece], float]
 """Function that returns the cost of computing a piece, in any unit."""
 _FINEST = 256
 """Number of tokens below which a prefix tree is not cut, because its parts would compute the shared tokens again."""
