@@ -1,4 +1,4 @@
-"""Checks for optional protocols: whether an object implements one, and whether a member name is misspelled.
+"""Checks whether a component implements an optional protocol or misspells its members.
 
     if implements_protocol(environment, Snapshots):
         snapshot = await environment.snapshot()

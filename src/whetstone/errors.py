@@ -102,7 +102,7 @@ class SaveError(WhetstoneError):
 
 
 class OutputError(WhetstoneError):
-    """Standard output cannot be written."""
+    """Standard output cannot be written, for example because the disk is full."""
 
 
 class SandboxError(WhetstoneError):

@@ -104,7 +104,7 @@ def is_secret_key(path: Sequence[str]) -> bool:
 
 
 def is_credential(path: Sequence[str], variable: str = "") -> bool:
-    """Return whether a key, or the environment variable that it names, is a credential.
+    """Return whether a key is a credential, or names an environment variable with one.
 
     Args:
         path: Keys from the top of the recipe.

@@ -1,4 +1,4 @@
-"""Component names in recipes: a short name for a built-in, `package.module:name` for a custom function or class.
+"""Lookup of components by name: a built-in name, or `package.module:name`.
 
 There is no other registration: to extend Whetstone, write a function or class and name it in a recipe. A function that
 Python code passes instead of a name gets a name here, too. Names come from recipes and the command line, never from

@@ -1,4 +1,6 @@
-"""Conversion of Python values to strict JSON: the same text in every process, and NaN and infinities as null.
+"""Conversion of Python values to strict JSON, without NaN and infinities.
+
+The same value gives the same text in every process.
 
 Note:
     Python writes NaN and Infinity as bare words, which `jq` and browsers reject. The order of a set of strings differs
@@ -169,7 +171,10 @@ def _readable(value: Any) -> Any:
 
 
 def _rows_of(frame: Any) -> Any:
-    """Return a pandas table as one dict per row, or in parts if it has a custom index or duplicate column names."""
+    """Convert a pandas table to one dict per row.
+
+    A table with a custom index or duplicate column names is converted to its parts.
+    """
     columns, rows = frame.columns.tolist(), list(frame.itertuples(index=False, name=None))
     if _is_numbered(frame.index) and frame.columns.is_unique:
         return [dict(zip(columns, row, strict=True)) for row in rows]

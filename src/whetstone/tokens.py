@@ -25,7 +25,7 @@ _KEY_BIT = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """One image in a token sequence."""
+    """Image in a token sequence: its placeholder tokens, digest and content."""
 
     start: int
     """Index of the image's first placeholder token."""
@@ -78,7 +78,11 @@ class TokenSequence:
         return hash(self.keys)
 
     def __getitem__(self, span: slice) -> TokenSequence:
-        """Return the tokens of a contiguous span."""
+        """Return the tokens of a slice with step 1, with the images in it.
+
+        Raises:
+            ValueError: If the slice has another step, or contains only a part of an image.
+        """
         start, end, step = span.indices(len(self.ids))
         if step != 1:
             raise ValueError(f"a slice of a token sequence must have step 1, got {step}")
@@ -206,7 +210,11 @@ class Tokens:
         return len(self.ids)
 
     def __getitem__(self, span: slice) -> Tokens:
-        """Return the tokens of a contiguous span."""
+        """Return all columns for the tokens of a contiguous slice; its step is ignored.
+
+        Raises:
+            ValueError: If the slice contains only a part of an image.
+        """
         start, end, _ = span.indices(len(self.ids))
         columns: dict[str, Any] = {name: getattr(self, name)[start:end] for name in _COLUMNS}
         measured = {name: column[start:end] for name, column in self.measured.items()}

@@ -1,4 +1,4 @@
-"""Statistics of tool calls: errors, durations and cut results of each tool, and the tools that fail in every call.
+"""Statistics of tool calls, and detection of tools that fail in every call.
 
 Errors have two causes. The *model* causes a call of an unknown tool, invalid arguments, and `ToolError`. The *tool*
 causes any other exception, a timeout, and a backend that is unavailable. A tool of which no call succeeds is reported

@@ -56,7 +56,10 @@ class EndReason(StrEnum):
 
     @property
     def valid(self) -> bool:
-        """Whether the episode is a result of the policy; if not, it is left out of all statistics."""
+        """Whether the episode is a result of the policy.
+
+        Other episodes are left out of all statistics.
+        """
         return self not in (EndReason.ABORTED, EndReason.INFRASTRUCTURE, EndReason.ERROR)
 
     @property
@@ -191,7 +194,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Reward of a trajectory."""
+    """Result of a reward for one trajectory: value, components, turn rewards, success."""
 
     value: float
     """Outcome reward that the trainer uses."""
@@ -221,7 +224,10 @@ class Score:
 
 
 class RemovalScope(StrEnum):
-    """Statistics that a removed trajectory still counts in; published methods differ here, and so do their results."""
+    """Statistics and losses in which a removed trajectory still counts.
+
+    Published methods differ in this, and so do their results.
+    """
 
     BEFORE_BASELINE = "before_baseline"
     """Removed from all statistics and from the loss."""
@@ -283,7 +289,10 @@ TRAINABLE = frozenset({Author.POLICY, Author.EXPERT, Author.CORRECTED})
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Tokens, calls and steps that a group used, including those of discarded episodes."""
+    """Tokens, calls and environment steps that the episodes of a group used.
+
+    Discarded episodes are included.
+    """
 
     sampled_tokens: int = 0
     """Tokens sampled from the policy, including those of discarded turns and episodes."""
@@ -364,7 +373,7 @@ class Trajectory:
 
     @property
     def action_tokens(self) -> int:
-        """Number of tokens in all actions."""
+        """Number of tokens that the policy wrote in all turns."""
         return sum(len(turn.action) for turn in self.turns)
 
     @property

@@ -98,7 +98,7 @@ _current: ContextVar[tuple[Waits, int] | None] = ContextVar("waits", default=Non
 
 @contextmanager
 def collect_waits(waits: Waits | None = None) -> Iterator[None]:
-    """Record the waits of the block in an object.
+    """Record which components the block waits for.
 
     Args:
         waits: Object to record in; None: the object of the enclosing block, or a new one.

@@ -1,4 +1,4 @@
-"""Builds the components of a recipe: each is looked up, checked and created before anything is sampled."""
+"""Construction of the components of a recipe, checked before anything is sampled."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Checks of all components of a run before anything is sampled, and of the number of learner processes.
+"""Checks of a run's components and number of learner processes, before sampling.
 
 Note:
     Two processes on the same GPU cannot communicate through NCCL, so each learner process needs its own GPU. On a CPU,

@@ -175,7 +175,10 @@ def _stored_source(
     data: str,
     sampling: Literal["uniform", "reward", "recency", "improvement"] = "uniform",
 ) -> StoredMixture:
-    """Groups of a run directory or of a file of trajectories, sampled as in `reinforcement.offline_mixture`."""
+    """Stored groups of a run or a file of trajectories, as a group source.
+
+    They are sampled like `reinforcement.offline_mixture`.
+    """
     settings = StoredMixtureSettings(data=[DataSettings(path=data)], sampling=sampling)
     return StoredMixture(lambda: [reader.groups(settings.data[0], "reinforcement.sources")], settings, seed=seed)
 

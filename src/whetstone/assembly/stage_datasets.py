@@ -252,7 +252,7 @@ def _report_usage(assembly: RunComponents, path: Path, usage: DataUsage) -> None
 def read_texts(assembly: RunComponents, settings: PretrainingSettings) -> Texts:
     """Read the texts of a pretraining stage.
 
-    The windows have at most the context length of the policy.
+    The stage trains on windows of the texts, of at most the policy's context length.
 
     Raises:
         DataError: If a row is invalid, or there is no text.

@@ -1,1 +1,1 @@
-"""The command line, one file per command."""
+"""Command line of Whetstone, one module per command."""

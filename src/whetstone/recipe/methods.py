@@ -319,7 +319,7 @@ def _add(keys: Keys, dotted: str, more: Any, method: Method) -> Keys:
 
 
 def _default_at(dotted: str) -> Any:
-    """Return the default of a dotted key."""
+    """Return the default value of a dotted recipe key."""
     model: type[BaseModel] | None = Recipe
     value: Any = None
     for part in dotted.split("."):

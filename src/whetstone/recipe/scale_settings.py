@@ -75,7 +75,7 @@ class ScaleSettings(Settings):
 
     @property
     def on_ray(self) -> bool:
-        """Whether Ray places any component."""
+        """Whether Ray places any component of the run."""
         return self.backend != "none"
 
 

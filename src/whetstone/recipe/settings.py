@@ -123,8 +123,10 @@ class EnvironmentSettings(BaseModel):
 
 
 class ModelSettings(Settings):
-    """Frozen model that the policy or an environment can call; exactly one of `path`, `url` and `function` is
-    required."""
+    """Frozen model that the policy or an environment can call.
+
+    Exactly one of `path`, `url` and `function` is required.
+    """
 
     CHANGES: ClassVar = list_changeable_fields(none="url api_key_env price")
 
@@ -173,7 +175,7 @@ class NoiseSettings(Settings):
 
 
 class RolloutSettings(Settings):
-    """Sampling of trajectories for training."""
+    """Sampling of trajectories for training: strategy, group size, limits and filters."""
 
     CHANGES: ClassVar = list_changeable_fields(
         none="max_in_flight",

@@ -178,7 +178,7 @@ class SamplingSettings(OptimizerSettings):
 
 
 class PretrainingSettings(OptimizerSettings):
-    """Training on all tokens of plain text."""
+    """Pretraining stage: training on all tokens of plain text."""
 
     data: Annotated[DataSettings, _data()]
     """Texts: rows with `text`, or a `.txt` file with texts that are separated by empty lines."""
@@ -209,7 +209,10 @@ class PreferenceSettings(OptimizerSettings):
 
 
 class SmoothnessSettings(Settings):
-    """Consistency regularization: a penalty on differences between two forward passes, one with noisy embeddings."""
+    """Consistency regularization: penalizes differences under noisy embeddings.
+
+    Two forward passes are compared, one of them with noise.
+    """
 
     noise: float = Field(0.05, gt=0)
     """Standard deviation of the noise, relative to the size of a token's embedding; the noise of a token id is the same
@@ -323,7 +326,10 @@ class RewardModelSettings(OptimizerSettings):
 
 
 class DistillationSettings(OptimizerSettings):
-    """On-policy distillation: the policy samples, and the `teacher` scores each sampled token. Rewards are not used."""
+    """On-policy distillation: the `teacher` scores the tokens that the policy samples.
+
+    Rewards are not used.
+    """
 
     CHANGES: ClassVar = list_changeable_fields(
         none="max_mismatch_kl max_failures",
