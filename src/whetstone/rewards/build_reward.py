@@ -111,7 +111,10 @@ def _with_scores(part: type, name: str) -> type:
 
 
 def _maker(hint: Any, known: _Known) -> Callable[[Any], Any] | None:
-    """Return the function that builds an option from its name in the recipe; None if the option is a plain value."""
+    """Return the function that builds an option from its name in the recipe.
+
+    Returns None if the option is a plain value.
+    """
     kinds = [kind for kind in (hint, *get_args(hint)) if inspect.isclass(kind)]
     if Reward in kinds:
         return lambda named: _build("reward", named, known)

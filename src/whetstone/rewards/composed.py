@@ -109,6 +109,9 @@ class Composed:
 
 
 def oldest_version(trajectory: Trajectory) -> int:
-    """Return the oldest version of the weights that sampled a token of the trajectory; 0 if no token has a version."""
+    """Return the oldest version of the weights that sampled a token of the trajectory.
+
+    Returns 0 if no token has a version.
+    """
     versions = [version for turn in trajectory.turns for version in turn.action.versions if version >= 0]
     return min(versions, default=0)

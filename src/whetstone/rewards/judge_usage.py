@@ -26,7 +26,10 @@ def find_judges(reward: Any) -> list[Judge]:
 
 
 def judge_metrics(reward: Any) -> dict[str, float]:
-    """Return the usage of a reward's judges so far: `judge/requests`, `judge/cost`, …; empty without a judge."""
+    """Return the usage of a reward's judges so far: `judge/requests`, `judge/cost`, ….
+
+    The result is empty without a judge.
+    """
     total: dict[str, float] = {}
     for judge in find_judges(reward):
         for name, count in asdict(judge.meter).items():

@@ -121,13 +121,19 @@ def needs_private(*keys: str) -> Callable[[Function], Function]:
 
 
 def required_private_keys(reward: Callable[..., Any]) -> frozenset[str]:
-    """Return the keys of `Task.private` that a reward declares to read; empty without a declaration."""
+    """Return the keys of `Task.private` that a reward declares to read.
+
+    The result is empty without a declaration.
+    """
     function = reward.func if isinstance(reward, functools.partial) else reward
     return frozenset(function.private) if implements_protocol(function, NeedsPrivate) else frozenset()
 
 
 def provided_columns(reward: Callable[..., Any]) -> frozenset[str]:
-    """Return the additional columns that a reward declares to provide; empty without a declaration."""
+    """Return the additional columns that a reward declares to provide.
+
+    The result is empty without a declaration.
+    """
     function = reward.func if isinstance(reward, functools.partial) else reward
     return frozenset(function.provides) if implements_protocol(function, Provides) else frozenset()
 

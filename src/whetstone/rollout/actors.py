@@ -112,7 +112,10 @@ class ModelActor:
     owner: ClassVar = "the model in its role"
 
     async def act(self, moment: ActorInput) -> Action:
-        """Request the next message from the model; tool calls get ids that are unique in the episode."""
+        """Request the next message from the model.
+
+        Tool calls get ids that are unique in the episode.
+        """
         response = await self.model.answer(moment.conversation, tools=moment.tools, seed=moment.seed)
         calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(response.tool_calls))
         message = replace(response, tool_calls=calls)
@@ -155,7 +158,9 @@ class EndpointActor:
     owner: ClassVar = "the model at its endpoint"
 
     async def act(self, moment: ActorInput) -> Action:
-        """Request the next message from the endpoint; tool calls get ids that are unique in the episode.
+        """Request the next message from the endpoint.
+
+        Tool calls get ids that are unique in the episode.
 
         Raises:
             InfrastructureError: If the request fails, or the response is not a valid assistant message.

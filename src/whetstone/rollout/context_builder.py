@@ -91,12 +91,18 @@ class ContextBuilder:
 
     @property
     def conversation_number(self) -> int:
-        """Return the number of the current conversation, from 0; an agent can hold several conversations."""
+        """Return the number of the current conversation, from 0.
+
+        An agent can hold several conversations.
+        """
         return self._places[-1].number
 
     @property
     def training_context(self) -> Tokens | None:
-        """Return the tokens of the context that the next action is trained on; None if it is the sampled context."""
+        """Return the tokens of the context that the next action is trained on.
+
+        Returns None if actions are trained on the sampled context.
+        """
         plain = self._places[-1].plain
         return Tokens.from_ids(plain.tokens, Author.ENVIRONMENT) if plain is not None else None
 
@@ -223,7 +229,10 @@ class ContextBuilder:
         self._add(message, turn.observation, replace(seen, new=seen.tokens, opens_segment=True), plain)
 
     def rewind_to(self, number: int) -> None:
-        """Restore the context of the action with this number, from 0, as the next context; requires `history`."""
+        """Restore the context of the action with this number, from 0, as the next context.
+
+        Requires `history`.
+        """
         del self._places[number + 1 :]
         del self.conversation[self._places[-1].num_messages :]
 

@@ -50,7 +50,10 @@ class MeasuredDeadline:
 
     @property
     def seconds(self) -> float | None:
-        """Return the deadline in seconds; None if there is none, or if too few durations are measured."""
+        """Return the deadline in seconds.
+
+        Returns None without a deadline, or if too few durations are measured.
+        """
         return self.timeout if isinstance(self.timeout, int | float) else self._seconds
 
 
@@ -70,7 +73,10 @@ def step_deadline(timeout: Timeout) -> MeasuredDeadline:
 
 
 def deadline_metrics(deadlines: Mapping[str, MeasuredDeadline]) -> dict[str, float]:
-    """Return the current deadlines in seconds by metric name; a deadline that is not set is left out."""
+    """Return the current deadlines in seconds by metric name.
+
+    A deadline that is not set is left out.
+    """
     return {name: each.seconds for name, each in deadlines.items() if each.seconds is not None}
 
 
@@ -83,7 +89,10 @@ class GroupClock:
     began: float | None = None
 
     def start(self) -> None:
-        """Start the clock when the first episode of the group gets its slot; later calls have no effect."""
+        """Start the clock when the first episode of the group gets its slot.
+
+        Later calls have no effect.
+        """
         self.began = self.began or time.perf_counter()
 
     @property

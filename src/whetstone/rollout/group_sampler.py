@@ -112,7 +112,10 @@ class EpisodeRequest:
 
     @property
     def role(self) -> str:
-        """Return the name of the role that the episode plays; empty if the policy is the only player."""
+        """Return the name of the role that the episode plays.
+
+        The result is empty if the policy is the only player.
+        """
         return self.seat.role if self.seat is not None else ""
 
     def only_pauses(self, trajectory: Trajectory) -> bool:
@@ -319,7 +322,10 @@ class GroupSampler:
         )
 
     async def _started(self, running: RunningEpisode, index: int) -> Fork | None:
-        """Return the start state that all episodes of the group share; None if they start from the reset state."""
+        """Return the start state that all episodes of the group share.
+
+        Returns None if the episodes start from the reset state.
+        """
         prefix = await self._prefix()
         running.environment_seed = prefix.environment_seed if prefix is not None else self._environment_seed(index)
         return None if prefix is None else Fork(prefix.turns, prefix.environment_seed)

@@ -39,7 +39,10 @@ class PlaysEpisodes(Protocol):
     """Factory that creates the environment of an episode."""
 
     def open(self, play: Callable[[int], Awaitable[Group]], /) -> None:
-        """Receive the function that plays and returns the group at a position; called once before the first update."""
+        """Receive the function that plays and returns the group at a position.
+
+        Called once before the first update.
+        """
         ...
 
 

@@ -133,8 +133,9 @@ class MethodComponents:
         return {stored_name(name): part.state() for name, part in self.named_components() if isinstance(part, Stateful)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore component states from a checkpoint; a component that `state` does not contain keeps its initial
-        state.
+        """Restore component states from a checkpoint.
+
+        A component that `state` does not contain keeps its initial state.
         """
         for name, part in self.named_components():
             if isinstance(part, Stateful) and stored_name(name) in state:

@@ -122,7 +122,10 @@ class EpisodeRecord(Protocol):
     """Record of finished turns, from which an episode resumes after the process was killed."""
 
     def played(self, episode: str) -> tuple[Turn, ...]:
-        """Return the recorded turns of an episode with their observations; empty for a new episode."""
+        """Return the recorded turns of an episode with their observations.
+
+        The result is empty for a new episode.
+        """
         ...
 
     def add(self, episode: str, turn: Turn) -> None:

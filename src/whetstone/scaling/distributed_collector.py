@@ -179,7 +179,10 @@ class DistributedCollector(Collector):
 
 
 def pickle_state(method: MethodComponents) -> bytes | None:
-    """Pickle the states of the method's components that act in workers; None if there are none."""
+    """Pickle the states of the method's components that act in workers.
+
+    Returns None if no component has a state.
+    """
     state: dict[str, Any] = {
         name: part.state()
         for name, part in method.named_components()

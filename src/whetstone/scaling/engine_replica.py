@@ -138,7 +138,10 @@ class EngineReplica:
             raise self._convert_failure(failure) from None
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
-        """Tokenize a text with the engine's tokenizer; None if the engine does not accept text."""
+        """Tokenize a text with the engine's tokenizer.
+
+        Returns None if the engine does not accept text.
+        """
         return await self._engine.tokenize(text) if implements_protocol(self._engine, HasTokenizer) else None
 
     async def load(self, update: WeightUpdate, in_flight: InFlight) -> float:
@@ -160,7 +163,10 @@ class EngineReplica:
         return took
 
     async def sleep(self) -> None:
-        """Release the engine's memory until the next weights; no effect if the engine does not support it."""
+        """Release the engine's memory until the next weights.
+
+        No effect if the engine does not support sleeping.
+        """
         if implements_protocol(self._engine, SupportsSleep):
             await self._engine.sleep()
 

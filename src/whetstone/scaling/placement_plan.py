@@ -135,7 +135,10 @@ class PlacementPlan:
 
 
 def own_balance(resolved: Resolved) -> Balance | None:
-    """Return the split of GPUs that the recipe's `scale` specifies; None if it places no GPUs."""
+    """Return the split of GPUs that the recipe's `scale` specifies.
+
+    Returns None if the recipe places no GPUs.
+    """
     scale = resolved.recipe.scale
     if not scale.on_ray or not (scale.replica_gpus or scale.colocated):
         return None

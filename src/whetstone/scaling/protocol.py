@@ -100,7 +100,10 @@ class Replica(Protocol):
         ...
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
-        """Tokenize a text with the replica's tokenizer; None if its engine does not accept text."""
+        """Tokenize a text with the replica's tokenizer.
+
+        Returns None if its engine does not accept text.
+        """
         ...
 
     async def load(self, update: WeightUpdate, *, in_flight: InFlight) -> float:
@@ -120,7 +123,10 @@ class Replica(Protocol):
         ...
 
     async def sleep(self) -> None:
-        """Release the memory of the engine until the next weights; no effect if the engine does not support it."""
+        """Release the memory of the engine until the next weights.
+
+        No effect if the engine does not support sleeping.
+        """
         ...
 
     async def status(self) -> ReplicaStatus:

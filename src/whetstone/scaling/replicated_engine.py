@@ -199,7 +199,10 @@ class ReplicatedEngine:
         return sum(handle.up for handle in self.handles)
 
     def look_for_late_ones(self) -> None:
-        """Start to poll replicas that are not up until they are ready; requires a running event loop."""
+        """Start to poll replicas that are not up until they are ready.
+
+        Requires a running event loop.
+        """
         for handle in self.handles:
             if not handle.up:
                 self._lose(handle)

@@ -12,7 +12,9 @@ from whetstone.scaling.ray_start import set_ray_environment
 
 
 async def start_cluster(assembly: RunComponents, *, version: int, notify: Notify) -> Cluster | None:
-    """Start the Ray cluster that the recipe's `scale` specifies; None if everything runs in this process.
+    """Start the Ray cluster that the recipe's `scale` specifies.
+
+    Returns None if everything runs in this process.
 
     Args:
         assembly: Components of the run.

@@ -76,9 +76,10 @@ def brier_score(right: bool, confidence: float) -> float:
 
 
 def stated_confidence(trajectory: Trajectory) -> float | None:
-    """Parse the confidence at the end of an episode, from 0 to 1; None if there is none or it is no probability.
+    """Parse the confidence at the end of an episode, from 0 to 1.
 
-    Accepted are `confidence: 0.8` or `80%` in the last text, or an argument `confidence` of the last call.
+    Returns None if no valid confidence is stated. Accepted are `confidence: 0.8` or `80%` in the last text, or
+    an argument `confidence` of the last call.
     """
     if not trajectory.turns:
         return None

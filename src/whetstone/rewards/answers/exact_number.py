@@ -32,9 +32,10 @@ async def exact_number(trajectory: Trajectory, task: Task) -> Score:
 
 
 def last_number(text: str) -> Fraction | None:
-    """Return the last number in a text, exactly; None if there is none, or it has too many digits.
+    """Return the last number in a text, exactly.
 
-    A minus counts as a sign if no digit precedes it: `7-3` ends in 3, `= -3` in −3.
+    Returns None without a number, or if the number has too many digits. A minus counts as a sign if no digit precedes
+    it: `7-3` ends in 3, `= -3` in −3.
     """
     every = list(_NUMBER.finditer(text))
     if not every:

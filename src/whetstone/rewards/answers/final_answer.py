@@ -8,9 +8,10 @@ from whetstone.trajectory import EndReason, Trajectory
 
 
 def final_answer(trajectory: Trajectory) -> str | None:
-    """Return the final answer of an episode; None if the episode was truncated, failed, or has no answer.
+    """Return the final answer of an episode.
 
-    The first argument of a call of the tool `submit` is an answer, otherwise the last text.
+    Returns None if the episode was truncated, failed, or has no answer. The first argument of a call of the tool
+    `submit` is an answer, otherwise the last text.
     """
     if trajectory.ended is EndReason.TERMINATED:
         return trajectory.final_text

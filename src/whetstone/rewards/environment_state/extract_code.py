@@ -11,7 +11,10 @@ _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORE
 
 
 def extract_code(trajectory: Trajectory) -> str | None:
-    """Return the code in the final answer: the last fenced block, or all of it; None if there is no answer."""
+    """Return the code in the final answer: the last fenced block, or all of it.
+
+    Returns None if there is no answer.
+    """
     answer = final_answer(trajectory)
     if answer is None:
         return None

@@ -95,7 +95,10 @@ class Evidence:
 
 
 def parse_evidence(trajectory: Trajectory) -> list[int] | None:
-    """Return the step numbers that an episode names as evidence, from 1, each once; None if it names none."""
+    """Return the step numbers that an episode names as evidence, from 1, each once.
+
+    Returns None if no steps are named.
+    """
     if not trajectory.turns:
         return None
     message = trajectory.turns[-1].message

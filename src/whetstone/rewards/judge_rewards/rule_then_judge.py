@@ -111,7 +111,9 @@ class Verified:
 
 
 def same_quantity(answer: str, wanted: str, *, tolerance: float = 1e-4) -> bool | None:
-    """Return whether an answer equals the wanted one as text, number or quantity; None if rules cannot decide.
+    """Return whether an answer equals the wanted one as text, number or quantity.
+
+    Returns None if rules cannot decide.
 
     >>> same_quantity("1.5 km", "1500 m"), same_quantity("2 kg", "2 m"), same_quantity("blue", "azure")
     (True, False, None)
@@ -127,9 +129,9 @@ def same_quantity(answer: str, wanted: str, *, tolerance: float = 1e-4) -> bool 
 
 
 def parse_quantity(text: str) -> tuple[str, float] | None:
-    """Parse a number with an optional unit as (dimension, amount in the base unit); None if the text is neither.
+    """Parse a number with an optional unit as (dimension, amount in the base unit).
 
-    The dimension is empty without a unit.
+    Returns None if the text is not a quantity. The dimension is empty without a unit.
     """
     match = _QUANTITY.fullmatch(text.strip().rstrip("."))
     if match is None:

@@ -34,7 +34,10 @@ def capture_judgments() -> Iterator[list[Judgement]]:
 
 
 def record_judgment(question: Question, answer: Mapping[str, Any]) -> None:
-    """Append a question and its answer to the captured judgements; no effect outside `capture_judgments`."""
+    """Append a question and its answer to the captured judgements.
+
+    No effect outside `capture_judgments`.
+    """
     judgments = _captured.get()
     if judgments is not None and len(judgments) < MOST_KEPT:
         judgments.append(build_judgment(question.ask, answer))

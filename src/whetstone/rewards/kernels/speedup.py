@@ -75,7 +75,9 @@ class Speedup:
         self.tolerance, self.sandbox = tolerance, sandbox
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Score a trajectory by the measured speedup of its final code; 0 without code or with wrong outputs.
+        """Score a trajectory by the measured speedup of its final code.
+
+        Returns 0 without code or with wrong outputs.
 
         Raises:
             InfrastructureError: If times on this machine vary too much.
@@ -169,9 +171,9 @@ def relative_iqr(ratios: Sequence[float]) -> float:
 
 
 def standardize_speedups(speedups: Sequence[float], *, limit: float = 1.5) -> list[float]:
-    """Compute [N] standardized speedups clip((r − μ) / σ, −k, k), with μ and σ over all; 0 if all are equal.
+    """Compute [N] standardized speedups clip((r − μ) / σ, −k, k), with μ and σ over all.
 
-    k is `limit`.
+    Returns 0 if all are equal. k is `limit`.
 
     Source: Li et al. 2025 (CUDA-L1), arXiv:2507.14111, §2.
     """

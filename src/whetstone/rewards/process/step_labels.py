@@ -91,7 +91,9 @@ class StepLabels:
 
 
 def aggregate_steps(steps: Sequence[float], how: Together) -> float:
-    """Aggregate step scores to one number by product, mean, minimum or maximum; 0 without steps.
+    """Aggregate step scores to one number by product, mean, minimum or maximum.
+
+    Returns 0 without steps.
 
     Source: ToolComp 2025, arXiv:2501.01290, §4.
     """

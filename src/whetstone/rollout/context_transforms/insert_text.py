@@ -22,7 +22,10 @@ def prepend_to_task(messages: tuple[Message, ...], text: str) -> tuple[Message, 
 
 
 def append_to_last(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """Append a text to the last message, which keeps its role; unchanged if the text or the messages are empty."""
+    """Append a text to the last message, which keeps its role.
+
+    The result is unchanged if the text or the messages are empty.
+    """
     if not text or not messages:
         return messages
     *before, last = messages

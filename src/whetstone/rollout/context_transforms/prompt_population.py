@@ -145,7 +145,10 @@ class Instructions(IdentityTransform):
                 self.population.append(_Instruction(text, weight))
 
     def _used(self, group: Group) -> _Instruction | None:
-        """Return the instruction in the prompt of a group; None if it has none of the population."""
+        """Return the instruction in the prompt of a group.
+
+        Returns None if the prompt contains no instruction of the population.
+        """
         for trajectory in group.trajectories:
             read = "\n".join(message.text for message in trajectory.opening)
             matching = [each for each in self.population if each.text in read]

@@ -82,9 +82,10 @@ class SelfImitation:
         return group
 
     def second_pass_groups(self, update: int, draw: Random) -> list[Group]:
-        """Return the groups of a second pass; empty if too few stored trajectories exceed the baseline.
+        """Return the groups of a second pass.
 
-        Each group has one trajectory, whose score component `advantage` is its weighted advantage.
+        The result is empty if too few stored trajectories exceed the baseline. Each group has one trajectory, whose
+        score component `advantage` is its weighted advantage.
 
         Args:
             update: Index of the update that was just made, from 0.

@@ -22,7 +22,10 @@ class Independent:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Return the role that the policy plays, as a tuple of at most one name; empty if games have no roles."""
+        """Return the role that the policy plays, as a tuple of at most one name.
+
+        The result is empty if games have no roles.
+        """
         return (self.seat,) if self.seat else ()
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:

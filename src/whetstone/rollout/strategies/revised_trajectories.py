@@ -66,7 +66,10 @@ def shared_turns(one: Trajectory, other: Trajectory) -> int:
 
 
 def first_wrong_turn(turns: Sequence[Turn]) -> int:
-    """Return the index of the first turn with a malformed or failed call; 0 if there is none."""
+    """Return the index of the first turn with a malformed or failed call.
+
+    Returns 0 if no call failed.
+    """
     for place, turn in enumerate(turns):
         if turn.message.malformed or any(call.outcome != "ok" for call in turn.calls):
             return place
