@@ -16,7 +16,7 @@ from whetstone.rollout.protocol import RewardCallback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondAttempt:
-    """Requests a second answer: the first is followed by a fixed instruction, the second ends the episode (SCoRe).
+    """Requests another answer: the first is followed by a fixed instruction, the second ends the episode (SCoRe).
 
     The reward `attempts` scores each answer; the reward shaping `self_correction` adds the improvement of the second.
 
