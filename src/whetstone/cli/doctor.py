@@ -31,6 +31,7 @@ from whetstone.optional_dependencies import install_command
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.sandbox import Isolation, find_bwrap, list_isolation_layers, missing_guarantees
 from whetstone.sandbox.cgroups import list_parent_groups
+from whetstone.sandbox.containers.container_runtime import PROGRAMS, describe_runtime
 from whetstone.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ def collect_facts() -> dict[str, dict[str, Any]]:
         },
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
         "sandbox": _examine_sandbox(),
+        "containers": {program: describe_runtime(program) for program in PROGRAMS},
         "environments": {
             name: "; ".join(f"needs {n.kind} {n.name}: {n.command}" for n in part.needs if not n.is_installed) or "yes"
             for name, part in sorted(environments.ENVIRONMENTS.items())

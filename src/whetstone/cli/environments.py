@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +25,7 @@ from whetstone.cli.effects import allow_effects_option, ask_once, call_tools_opt
 from whetstone.cli.server_options import access_log_option, bind_socket, start_access_log
 from whetstone.cli.tasks import list_sources, read_options
 from whetstone.environments.dependencies import check_requirements
+from whetstone.environments.harbor.check_folders import FolderReport, check_folders, count_statuses
 from whetstone.environments.protocol import OPTIONAL_OF_USERS, HasRequirements, SelfChecking, optional_protocols
 from whetstone.environments.registry import REWARD_OF
 from whetstone.environments.remote.auth import TOKEN
@@ -88,11 +90,17 @@ def check_environment_command(
     determinism by seed and with perturbed global random state, a second process, concurrent episodes, snapshots, end
     reasons, unusual actions, speed. The exit code is 1 if a check fails.
 
+    If ENVIRONMENT is a folder, check its Harbor task folders: whether the tests reject an untouched container and
+    accept the solution, and which folders need a network, have no tests, or have a canary string. Options are those of
+    the environment `harbor`.
+
     Options apply to the environment, to its tasks, or to both, if they have an option of that name.
 
     Tools are called for real only if they declare the effect `read`. `--call-tools` also calls tools without a declared
     effect, `--allow-effects` those with side effects. The option `effects='{refund: write}'` declares effects.
     """
+    if (path := Path(environment)).is_dir():
+        _check_folders(path, read_options(options), as_json)
     own_options, settings = _split_effects(environment, options)
     contract = create_contract(
         environment, own_options, source=source, reward=reward, episodes=episodes, max_turns=max_turns
@@ -180,6 +188,27 @@ def serve_environment_command(
         if generated:
             click.echo(f"clients require {TOKEN}={generated}")
         server.run(sockets=[bound])
+
+
+def _check_folders(path: Path, options: Mapping[str, Any], as_json: bool) -> None:
+    """Print the report of Harbor folders, and exit: 1 if one is not solved."""
+
+    async def run() -> list[FolderReport]:
+        reports = []
+        async for report in check_folders(path, dict(options)):
+            reports.append(report)
+            if not as_json:
+                marks = [f"canary string in {report.canary}: only for evaluation"] if report.canary else []
+                click.echo("; ".join(filter(None, [f"{report.status:<16} {report.name}", report.reason, *marks])))
+        return reports
+
+    reports = asyncio.run(run())
+    counts = count_statuses(reports)
+    if as_json:
+        click.echo(to_json({"folders": [asdict(report) for report in reports], "counts": counts}))
+    else:
+        click.echo(", ".join(f"{count} {status}" for status, count in counts.items()))
+    sys.exit(0 if set(counts) <= {"solved"} else 1)
 
 
 def _split_effects(environment: str, options: Sequence[str]) -> tuple[dict[str, Any], EnvironmentSettings]:

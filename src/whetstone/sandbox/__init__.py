@@ -5,6 +5,14 @@ from typing import TYPE_CHECKING
 from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
+    from whetstone.sandbox.containers.container_options import (
+        CONTAINER_LIMITS as CONTAINER_LIMITS,
+        ContainerOptions as ContainerOptions,
+    )
+    from whetstone.sandbox.containers.container_pool import (
+        ContainerPool as ContainerPool,
+        shared_containers as shared_containers,
+    )
     from whetstone.sandbox.isolation import (
         Isolation as Isolation,
         Offer as Offer,
@@ -14,7 +22,7 @@ if TYPE_CHECKING:
     )
     from whetstone.sandbox.limits import Limits as Limits
     from whetstone.sandbox.pool import Sandbox as Sandbox
-    from whetstone.sandbox.protocol import Ending as Ending, Outcome as Outcome
+    from whetstone.sandbox.protocol import Ending as Ending, Outcome as Outcome, SandboxSession as SandboxSession
     from whetstone.sandbox.session import Session as Session
     from whetstone.sandbox.shared_pool import shared_sandbox as shared_sandbox
 

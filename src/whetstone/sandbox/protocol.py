@@ -1,9 +1,10 @@
-"""Outcome of a call in the sandbox, and how the call ended."""
+"""Interfaces of the sandbox: a session, the outcome of a call and how it ended."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 
 class Ending(StrEnum):
@@ -56,3 +57,42 @@ class Outcome:
     """Time in seconds that the call waited before it was sent: for a free slot, or for the start of the session."""
     cpu_seconds: float = 0.0
     """Processor time in seconds, as the untrusted guest reports it."""
+
+
+class SandboxSession(Protocol):
+    """Commands and files of one episode, in a sandbox of this machine (`Session`) or in a container."""
+
+    files: dict[str, bytes]
+    """Contents by path, written when the session starts."""
+
+    async def python(self, code: str, *, wall_seconds: float | None = None) -> Outcome:
+        """Run Python code like a notebook cell.
+
+        Raises:
+            InfrastructureError: The sandbox itself has failed; nothing is known about the code.
+        """
+        ...
+
+    async def shell(self, command: str, *, wall_seconds: float | None = None) -> Outcome:
+        """Run a shell command."""
+        ...
+
+    async def call_file_tool(self, function: str, **arguments: str | int) -> Outcome:
+        """Call a function of `guest/files.py` and return its result."""
+        ...
+
+    async def read(self, path: str, *, max_bytes: int = 8 << 20) -> Outcome:
+        """Read a file; the bytes are in `data`."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> Outcome:
+        """Write a file and create its parent folders."""
+        ...
+
+    async def start(self) -> None:
+        """Start the session in advance; otherwise the first call starts it."""
+        ...
+
+    def close(self) -> None:
+        """End all processes of the session."""
+        ...

@@ -18,8 +18,12 @@ from typing import Any, Literal
 from whetstone.chat.message import Image, Text
 from whetstone.errors import InfrastructureError, ToolError
 from whetstone.plugins import OptionError
-from whetstone.sandbox import Ending, Isolation, Limits, Outcome, Session, shared_sandbox
+from whetstone.sandbox import Ending, Isolation, Limits, Outcome, shared_sandbox
+from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS, parse_container_options
+from whetstone.sandbox.containers.container_pool import ContainerPool, shared_containers
 from whetstone.sandbox.host_paths import remove_host_paths
+from whetstone.sandbox.pool import Sandbox
+from whetstone.sandbox.protocol import SandboxSession
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.protocol import Outcome as Status
 from whetstone.tools.schema import Tool, tool_from_function
@@ -39,25 +43,34 @@ class _InSandbox:
 
     def __init__(
         self,
-        sandbox: str,
+        sandbox: str | Mapping[str, Any],
         container: Sequence[str],
         preload: Sequence[str],
         limits: Limits | None,
         persistence: Persistence,
         files: Mapping[str, str] | None = None,
     ) -> None:
+        has_image = not isinstance(sandbox, str)
+        if has_image and (container or preload):
+            raise OptionError("sandbox", "a container with an image has no `container` command and no `preload`")
         for path in files or ():
             if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
                 raise OptionError("files", f"{path} is outside of the folder of the episode; use a relative path")
         for module in preload if not container else ():
             if importlib.util.find_spec(module.partition(".")[0]) is None:
                 raise OptionError("preload", f"no module named {module}")
-        self._pool = shared_sandbox(
-            sandbox, tuple(preload), tuple(container)
-        )  # reports an error before anything starts
-        self.effects = None if container or sandbox == Isolation.UNSAFE else "read"
-        """Effect of the code: `read` inside the sandbox; unknown with a custom container or without isolation."""
-        self._limits, self._persistence, self._files = limits or Limits(), persistence, files or {}
+        # both report an error before anything starts
+        self._pool: Sandbox | ContainerPool
+        if isinstance(sandbox, str):
+            self._pool = shared_sandbox(sandbox, tuple(preload), tuple(container))
+            is_closed = not container and sandbox != Isolation.UNSAFE
+        else:
+            options = parse_container_options(sandbox)
+            self._pool, is_closed = shared_containers(options), options.network == "none"
+        self.effects = "read" if is_closed else None
+        """Effect of the code; unknown with a custom container, with a network or without isolation."""
+        self._limits = limits or (CONTAINER_LIMITS if has_image else Limits())
+        self._persistence, self._files = persistence, files or {}
         self.must_agree = {
             "sandbox": sandbox,
             "container": list(container),
@@ -65,11 +78,11 @@ class _InSandbox:
             "limits": self._limits,
             "persistence": persistence,
         }
-        self._session: Session | None = None
+        self._session: SandboxSession | None = None
 
     async def open(self, episode: Episode) -> None:
         """Join or create the session of the episode, and add the configured files and those of the task."""
-        session: Session | None = episode.shared.get("session")
+        session: SandboxSession | None = episode.shared.get("session")
         if session is None:
             persistent = self._persistence == "persistent"
             session = self._pool.session(persistent=persistent, seed=episode.seed, limits=self._limits)
@@ -85,7 +98,7 @@ class _InSandbox:
             self._session = None
 
     @property
-    def _required_session(self) -> Session:
+    def _required_session(self) -> SandboxSession:
         if self._session is None:
             raise InfrastructureError("sandbox: the tool was called before `open`; open the toolset first")
         return self._session
@@ -140,7 +153,7 @@ class Shell(_InSandbox):
 
     Args:
         persistence: Same as for `Python`; both must be equal.
-        sandbox: Same as for `Python`.
+        sandbox: Same as for `Python`, or a container per episode: `{container: podman, image: NAME}`.
         container: Same as for `Python`.
         limits: Same as for `Python`.
         preload: Same as for `Python`.
@@ -150,7 +163,7 @@ class Shell(_InSandbox):
         self,
         *,
         persistence: Persistence = "persistent",
-        sandbox: str = "auto",
+        sandbox: str | Mapping[str, Any] = "auto",
         container: Sequence[str] = (),
         limits: Limits | None = None,
         preload: Sequence[str] = (),
@@ -176,7 +189,7 @@ class Files(_InSandbox):
     """Tools to view and edit files in a sandbox: `view`, `create`, `str_replace`, `grep`.
 
     Args:
-        sandbox: Same as for `Python`.
+        sandbox: Same as for `Shell`; a container needs `python3`.
         container: Same as for `Python`.
         limits: Same as for `Python`.
         preload: Same as for `Python`.
@@ -187,7 +200,7 @@ class Files(_InSandbox):
     def __init__(
         self,
         *,
-        sandbox: str = "auto",
+        sandbox: str | Mapping[str, Any] = "auto",
         container: Sequence[str] = (),
         limits: Limits | None = None,
         preload: Sequence[str] = (),

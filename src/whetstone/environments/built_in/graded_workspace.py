@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from whetstone.errors import InfrastructureError
-from whetstone.sandbox import Session
+from whetstone.sandbox.protocol import SandboxSession
 from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Task
 
@@ -18,7 +18,7 @@ class WorkspaceVerdict:
     """
 
     def __init__(self) -> None:
-        self._session: Session | None = None
+        self._session: SandboxSession | None = None
         self._task: Task | None = None
 
     def tools(self) -> list[Any]:
@@ -38,7 +38,7 @@ class WorkspaceVerdict:
             )
 
     @property
-    def session_and_task(self) -> tuple[Session, Task]:
+    def session_and_task(self) -> tuple[SandboxSession, Task]:
         """Return the session of the folder and the task; only after `open`."""
         assert self._session is not None
         assert self._task is not None

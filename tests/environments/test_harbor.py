@@ -1,0 +1,281 @@
+"""Harbor task folders: reading, tasks, episodes in containers, grading and the check of folders."""
+
+import asyncio
+import json
+import os
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from support.containers import busybox_image, needs_podman
+from whetstone.chat import ToolCall, assistant
+from whetstone.cli.main import cli
+from whetstone.environments.harbor.harbor_shell import Grade, parse_reward_json, parse_reward_text
+from whetstone.environments.harbor.harbor_tasks import HarborTasks
+from whetstone.environments.harbor.task_folder import find_folders, read_folder, resolve_variables
+from whetstone.environments.registry import ENVIRONMENTS
+from whetstone.errors import InfrastructureError, RecipeError, TaskError
+
+TESTS = """#!/bin/sh
+if [ "$(cat /app/out.txt 2>/dev/null)" = 42 ]; then echo 1 > /logs/verifier/reward.txt
+else echo 0 > /logs/verifier/reward.txt; fi
+"""
+CONFIG = """version = "1.0"
+[metadata]
+difficulty = "easy"
+[agent]
+timeout_sec = 60.0
+[verifier]
+timeout_sec = 30.0
+[environment]
+cpus = 1
+memory = "256M"
+storage_mb = 100
+"""
+
+
+def write_task(
+    folder, *, name="write-42", config=CONFIG, tests=TESTS, solution="echo 42 > /app/out.txt\n", image="local"
+):
+    """Write a task folder that asks for a file with 42."""
+    place = folder / name
+    for part in ("environment", "tests", "solution"):
+        (place / part).mkdir(parents=True)
+    (place / "task.toml").write_text(config)
+    (place / "instruction.md").write_text(f"Write 42 to /app/out.txt ({name}).\n")
+    (place / "environment" / "Dockerfile").write_text(f"FROM {image}\nWORKDIR /app\nRUN echo seed > /app/in.txt\n")
+    for part, script, text in (("tests", "test.sh", tests), ("solution", "solve.sh", solution)):
+        if text:
+            (place / part / script).write_text(f"#!/bin/sh\n{text}" if not text.startswith("#!") else text)
+    return place
+
+
+# ------------------------------------------------------------ reading
+
+
+def test_values_of_old_and_new_formats_are_read(tmp_path):
+    old = read_folder(write_task(tmp_path, name="old"))
+    assert (old.memory_mb, old.storage_mb, old.agent_seconds, old.cpus) == (256, 100, 60.0, 1.0)
+    new = CONFIG.replace('memory = "256M"', 'memory_mb = 512\nworkdir = "/w"\ndocker_image = "i"')
+    folder = read_folder(write_task(tmp_path, name="new", config=new))
+    assert (folder.memory_mb, folder.workdir, folder.image, folder.problems) == (512, "/w", "i", ())
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('[[steps]]\nname = "a"', "several steps"),
+        ('network_mode = "allowlist"', "list of permitted hosts"),
+        ("gpus = 1", "accelerator"),
+        ('os = "windows"', "windows"),
+        ('[environment.env]\nKEY = "${NOT_SET_HERE}"', "environment variable NOT_SET_HERE"),
+        ('[[environment.mcp_servers]]\nname = "a"\nurl = "b"', "MCP servers"),
+        ("[verifier.environment]\ncpus = 1", "another image"),
+    ],
+)
+def test_folder_that_needs_more_than_is_supported_has_a_reason(tmp_path, line, problem):
+    config = CONFIG + line + "\n"
+    if line.startswith("[verifier.environment]"):
+        config = config.replace("[verifier]", "[verifier]\n")
+    (reason,) = read_folder(write_task(tmp_path, config=config)).problems
+    assert problem in reason
+
+
+def test_missing_tests_and_several_containers_are_reasons(tmp_path):
+    place = write_task(tmp_path, tests="")
+    (place / "environment" / "docker-compose.yaml").write_text("services: {}\n")
+    assert [reason.split(":")[0] for reason in read_folder(place).problems] == [
+        "it has no tests",
+        "it needs several containers (docker-compose), which are not supported",
+    ]
+
+
+def test_invalid_files_are_one_line(tmp_path):
+    place = write_task(tmp_path, config="x = \n")
+    with pytest.raises(TaskError, match=r"task\.toml"):
+        read_folder(place)
+    (place / "task.toml").write_text('[environment]\nmemory = "2 apples"\n')
+    with pytest.raises(TaskError, match="another type"):
+        read_folder(place)
+    with pytest.raises(TaskError, match=r"no folder with a task\.toml"):
+        find_folders(tmp_path / "none")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "task.yaml").write_text("a: b")
+    with pytest.raises(TaskError, match=r"Terminal-Bench 1"):
+        find_folders(tmp_path / "old")
+
+
+def test_variables_have_defaults_or_are_required(monkeypatch):
+    monkeypatch.setenv("SET_HERE", "s")
+    templates = {"A": "${SET_HERE}/x", "B": "${NOT_SET_HERE:-d}", "C": "plain"}
+    assert resolve_variables(templates) == {"A": "s/x", "B": "d", "C": "plain"}
+    with pytest.raises(RecipeError, match="NOT_SET_HERE is not set"):
+        resolve_variables({"A": "${NOT_SET_HERE}"})
+
+
+def test_rewards_are_finite_numbers():
+    assert parse_reward_text(" 0.5\n") == {"reward": 0.5}
+    assert parse_reward_json('{"reward": 1, "style": 0.25}') == {"reward": 1.0, "style": 0.25}
+    for text in ("", "nan", "inf", "one"):
+        with pytest.raises(ValueError, match=r"finite|could not convert"):
+            parse_reward_text(text)
+    for text in ("{}", "[1]", '{"a": "1"}', '{"a": NaN}', '{"a": 1e999}', "{"):
+        with pytest.raises(ValueError, match=r"\w"):
+            parse_reward_json(text)
+
+
+def test_reward_of_a_task_is_the_one_with_that_name_or_the_only_one():
+    assert Grade({"reward": 1.0, "style": 0.0}, "", "").reward == 1
+    assert Grade({"accuracy": 0.5}, "", "").reward == 0.5
+    assert Grade({}, "none", "").reward is None
+    with pytest.raises(TaskError, match="none is named reward"):
+        _ = Grade({"a": 1.0, "b": 0.0}, "", "").reward
+
+
+# ------------------------------------------------------------ tasks
+
+
+def test_folders_are_split_and_the_expert_plays_the_solution(tmp_path):
+    for number in range(4):
+        write_task(tmp_path, name=f"t{number}")
+    source = HarborTasks(path=str(tmp_path), held_out_fraction=0.25)
+    ids = {source.task(index).id for index in range(3)} | {task.id for task in source.held_out(9)}
+    assert ids == {"t0", "t1", "t2", "t3"}
+    task = source.task(0)
+    assert (task.tags, task.private) == ({"difficulty": "easy"}, {"folder": str(tmp_path / task.id)})
+    (call,) = source.demonstrate(task, [], ()).tool_calls
+    assert json.loads(call.arguments) == {"command": "#!/bin/sh\necho 42 > /app/out.txt\n"}
+
+
+def test_folder_with_a_canary_string_can_be_evaluated_and_not_trained_on(tmp_path):
+    for number in range(3):
+        place = write_task(tmp_path, name=f"t{number}")
+    (place / "instruction.md").write_text("<!-- harbor-canary GUID 1234 -->\n\nWrite.\n")
+    with pytest.raises(TaskError, match=r"canary string marks benchmark data.*\(1 of 3 folders\)"):
+        HarborTasks(path=str(tmp_path))
+    source = HarborTasks(path=str(tmp_path), held_out_fraction=1.0)
+    assert [task.text for task in source.held_out(9)][2] == "Write.\n"
+    with pytest.raises(TaskError, match="none can be trained on"):
+        source.task(0)
+
+
+def test_unplayable_folder_stops_or_is_counted(tmp_path):
+    for number in range(3):
+        write_task(tmp_path, name=f"t{number}", tests="" if number == 1 else TESTS)
+    with pytest.raises(TaskError, match=r"t1: it has no tests.*`on_bad_row: skip`"):
+        HarborTasks(path=str(tmp_path))
+    assert HarborTasks(path=str(tmp_path), on_bad_row="skip").skipped == 1
+
+
+# ------------------------------------------------------------ episodes
+
+
+def play(task, *commands):
+    """Return the observations of commands and the verdict of an episode."""
+
+    async def episode():
+        environment = ENVIRONMENTS["harbor"]()
+        try:
+            await environment.reset(task, seed=0)
+            steps = [
+                await environment.step(assistant("", ToolCall("shell", json.dumps({"command": command}))))
+                for command in commands
+            ]
+            return [step.observation.messages[0].text for step in steps], await environment.verdict()
+        finally:
+            await environment.close()
+
+    return asyncio.run(episode())
+
+
+def task_of(place):
+    source = HarborTasks(path=str(place.parent), held_out_fraction=1.0)
+    return next(task for task in source.held_out(99) if task.id == place.name)
+
+
+@needs_podman
+@pytest.mark.slow
+def test_reward_of_an_episode_is_that_of_the_tests(tmp_path):
+    place = write_task(tmp_path, image=busybox_image())
+    outputs, verdict = play(task_of(place), "pwd; cat in.txt; ls /tests", "echo 42 > out.txt; sleep 81 &")
+    assert outputs[0].startswith("/app\nseed\nls: /tests: No such file")
+    assert verdict == {"success": True, "score": 1.0}
+    _, verdict = play(task_of(place), "echo 41 > out.txt")
+    assert verdict == {"success": False, "score": 0.0}
+
+
+@needs_podman
+@pytest.mark.slow
+def test_tests_run_without_processes_and_rewards_of_the_agent(tmp_path):
+    tests = """ps | grep -c '[s]leep 82' > /app/count
+ls /tests > /app/listed
+echo "{\\"reward\\": $(cat /app/count), \\"listed\\": $(wc -l < /app/listed)}" > /logs/verifier/reward.json
+"""
+    place = write_task(tmp_path, image=busybox_image(), tests=tests)
+    commands = [
+        "mkdir -p /tests /logs/verifier; touch /tests/a /tests/b; echo 1 > /logs/verifier/reward.txt; sleep 82 &"
+    ]
+    _, verdict = play(task_of(place), *commands)
+    assert verdict == {"success": False, "score": 0.0, "reward_listed": 1.0}
+
+
+@needs_podman
+@pytest.mark.slow
+def test_missing_reward_is_the_agents_failure_only_if_the_tests_work_without_it(tmp_path):
+    depends = write_task(
+        tmp_path, name="depends", image=busybox_image(), tests=f"[ -e /app/in.txt ] || exit 1\n{TESTS}"
+    )
+    _, verdict = play(task_of(depends), "rm /app/in.txt")
+    assert (verdict["success"], verdict["score"]) == (False, 0.0)
+    assert "wrote no reward" in verdict["no_reward"]
+    broken = write_task(tmp_path, name="broken", image=busybox_image(), tests="exit 1\n")
+    with pytest.raises(InfrastructureError, match="in an untouched container either"):
+        play(task_of(broken), "true")
+
+
+@needs_podman
+@pytest.mark.slow
+def test_check_of_folders_reports_each_kind(tmp_path):
+    image = busybox_image()
+    write_task(tmp_path, name="a-solved", image=image)
+    write_task(tmp_path, name="b-no-solution", image=image, solution="")
+    write_task(tmp_path, name="c-passes-untouched", image=image, tests="echo 1 > /logs/verifier/reward.txt\n")
+    write_task(tmp_path, name="d-fetches", image=image, tests=f"curl http://a/b.sh || exit 1\n{TESTS}")
+    write_task(tmp_path, name="e-no-tests", image=image, tests="")
+    write_task(tmp_path, name="f-no-image", image="localhost/none")
+    canary = write_task(tmp_path, name="g-canary", image=image, solution="exit 3\n")
+    with (canary / "tests" / "test.sh").open("a") as script:
+        script.write("# terminal-bench-canary GUID 1\n")
+    result = CliRunner().invoke(cli, ["environments", "check", str(tmp_path), "--json"])
+    folders = {each["name"][0]: each for each in json.loads(result.stdout)["folders"]}
+    assert result.exit_code == 1
+    assert {name: each["status"] for name, each in folders.items()} == {
+        "a": "solved",
+        "b": "no solution",
+        "c": "unsolved",
+        "d": "unsolved",
+        "e": "cannot be played",
+        "f": "cannot be played",
+        "g": "unsolved",
+    }
+    assert (folders["a"]["untouched_reward"], folders["a"]["solution_reward"]) == (0, 1)
+    assert "pass without any action" in folders["c"]["reason"]
+    assert "tests/test.sh fetches" in folders["d"]["reason"]
+    assert "cannot be built" in folders["f"]["reason"]
+    assert folders["g"]["canary"] == "tests/test.sh"
+    assert "exit code 3" in folders["g"]["reason"]
+
+
+@needs_podman
+@pytest.mark.slow
+def test_changed_environment_is_built_again(tmp_path):
+    place = write_task(tmp_path, image=busybox_image())
+    assert play(task_of(place), "cat in.txt")[0] == ["seed\n"] or play(task_of(place), "cat in.txt")[0] == ["seed"]
+    (place / "environment" / "Dockerfile").write_text(f"FROM {busybox_image()}\nWORKDIR /app\nRUN echo new > in.txt\n")
+    from whetstone.sandbox import shared_containers
+
+    shared_containers.cache_clear()
+    assert play(task_of(place), "cat in.txt")[0][0].strip() == "new"
+    shutil.rmtree(place)
+    assert not os.path.exists(place)
