@@ -91,7 +91,7 @@ def choices(scores: TaskScores, seed: int) -> dict[str, list[int]]:
     """Return contender → numbers of the tasks it trains on; empty for all."""
     by_failures = sorted(scores.tasks, key=lambda task: (-min(task.curve), task.index))
     return {
-        "a sixth, as the mean moved": scores.best(share=1 / 6),
+        "a sixth, as the mean moved": scores.select_best(share=1 / 6),
         "half, by the worst answers": sorted(task.index for task in by_failures[: POOL // 2]),
         "a sixth, by lot": sorted(Random(f"lot/{seed}").sample(range(POOL), POOL // 6)),
     }

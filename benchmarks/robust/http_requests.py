@@ -32,7 +32,7 @@ from whetstone.environments.remote.environment_server import ServedEpisodes
 from whetstone.environments.remote.environment_server import build_environment_app as environment_application
 from whetstone.optional_dependencies import get_package_version
 from whetstone.recipe import load_recipe
-from whetstone.serving import CompletionService, Episodes, Server, build_serving_app
+from whetstone.serving import CompletionService, EpisodeRegistry, Server, build_serving_app
 from whetstone.serving.http_server import build_server
 from whetstone.serving.human_in_the_loop import PeopleQueue, people_routes
 from whetstone.serving.online import LiveService
@@ -54,7 +54,7 @@ async def open_serve(folder: Path) -> AsyncIterator[Any]:
     assembly = assemble(load_recipe("demo", RECIPE))
     engine = assembly.build_engine()
     speaker = CompletionService(engine, assembly.chat, context_length=assembly.policy.context_length)
-    server = Server(speaker, Episodes(), name="tiny")
+    server = Server(speaker, EpisodeRegistry(), name="tiny")
     yield build_serving_app(server, extra_routes=people_routes(server, PeopleQueue(folder / "people.jsonl")))
     await engine.close()
 

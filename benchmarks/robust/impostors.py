@@ -132,7 +132,7 @@ async def recipe(name: str) -> dict[str, Any]:
     source, make, reward = assembly.build_scoring_components(resolved)
     turns = min(40, resolved.recipe.environment.max_turns)
     audit = Audit(make, source, reward, tasks=12, max_turns=turns)
-    checks = [check async for check in audit.checks()]
+    checks = [check async for check in audit.run_checks()]
     never = [one for one in audit.tried if one.player in ("nothing", "garbage", "nonsense")]
     stopping = [one for one in audit.tried if one.player in ("one move", "stops")]
     won: dict[str, str] = {}

@@ -192,7 +192,7 @@ async def utilisation(ahead: int, bound: int, *, places: int, sigma: float, fold
     stream.start()
     for update in range(_UPDATES):
         groups = await stream.batch()
-        store.consume(update, [group.number for group in groups])
+        store.consume_groups(update, [group.number for group in groups])
         stream.advance([group.number for group in groups])
     spent, busy = time.perf_counter() - began, SlowEnvironment.busy
     await stream.close()

@@ -52,7 +52,7 @@ async def measure(steps: int, folder: Path) -> dict[str, list[float]]:
 
 async def wait_until_written(checkpoints: Checkpoints, began: float) -> float:
     """Return the seconds until a checkpoint is on disk."""
-    await checkpoints.written()
+    await checkpoints.wait_until_written()
     return time.perf_counter() - began
 
 

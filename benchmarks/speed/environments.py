@@ -60,7 +60,9 @@ async def speed(looked_at: Contract, episodes: int, together: int) -> dict[str, 
 
     async def one(index: int) -> tuple[int, float]:
         task = looked_at.source.task(index % 16)
-        played = await play_with_policy(looked_at.make, task, RandomPolicy(index).action, seed=index, max_turns=30)
+        played = await play_with_policy(
+            looked_at.make, task, RandomPolicy(index).choose_action, seed=index, max_turns=30
+        )
         return len(played.actions), played.seconds
 
     for index in range(3):
@@ -229,7 +231,7 @@ async def soak(episodes: int, together: int) -> dict[str, Any]:
             looked_at = pool[index % len(pool)]
             task = looked_at.source.task(index // len(pool) % 12)
             # every eleventh episode is canceled early, as by a deadline
-            playing = play_with_policy(looked_at.make, task, RandomPolicy(index).action, seed=index, max_turns=6)
+            playing = play_with_policy(looked_at.make, task, RandomPolicy(index).choose_action, seed=index, max_turns=6)
             if index % 11 == 0:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(playing, 0.002)

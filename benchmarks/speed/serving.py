@@ -33,7 +33,7 @@ from whetstone.cli.server_options import bind_socket
 from whetstone.garbage import exclude_present_objects
 from whetstone.inference import Engine, GenerateRequest, Sampling
 from whetstone.recipe import load_recipe
-from whetstone.serving import CompletionService, Episodes, Server, build_serving_app
+from whetstone.serving import CompletionService, EpisodeRegistry, Server, build_serving_app
 from whetstone.serving.http_server import build_server
 from whetstone.trajectory import TokenSequence
 
@@ -162,13 +162,13 @@ class Endpoint:
 
     assembly: RunComponents
     engine: Engine
-    episodes: Episodes
+    episodes: EpisodeRegistry
     port: int = 0
 
     @classmethod
     def of(cls, assembly: RunComponents) -> Endpoint:
         """Create a server that is not started."""
-        return cls(assembly, assembly.build_engine(), Episodes(idle_seconds=5.0))
+        return cls(assembly, assembly.build_engine(), EpisodeRegistry(idle_seconds=5.0))
 
     async def __aenter__(self) -> Endpoint:
         """Start the server."""
@@ -248,7 +248,7 @@ async def load(rounds: int, each: int, tokens: int, model: str | None = None) ->
         swap_seconds = time.perf_counter() - began
         swapped = await swapping
         both = sum(
-            {before, before + 1} <= {v for t in episode.trajectory().turns for v in t.action.versions}
+            {before, before + 1} <= {v for t in episode.build_trajectory().turns for v in t.action.versions}
             for episode in endpoint.episodes
         )
         clients.stdin.close()

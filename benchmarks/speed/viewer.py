@@ -89,11 +89,11 @@ def write_run(folder: Path, count: int) -> Path:
         lines = []
         for number in numbers:
             task = Task(f"shop/{('refund', 'order', 'search')[number % 3]}/{number % 500}", "")
-            store.admit(number, step, number)
+            store.admit_group(number, step, number)
             lines += [_line(rng, f"group-{number}/{task.id}#{k}", task.id, step) for k in range(GROUP)]
         path = folder / "trajectories" / f"step-{step + 1:06d}.jsonl"
         path.write_bytes(b"".join(lines))
-        store.consume(step, list(numbers))
+        store.consume_groups(step, list(numbers))
         values = {"episode/success": min(0.9, step / 1000 + rng.random() / 10), "cost_per_step/episodes": 128.0}
         values |= {f"area/number_{k}": rng.random() for k in range(60)}
         journal.record("reinforcement", step + 1, {**values, "reward/mean": values["episode/success"]})
@@ -232,7 +232,7 @@ def build_index(run: Path, cache: Path) -> dict[str, float]:
     index = TrajectoryIndex(run, folder=cache)
     index.refresh()
     took = {"seconds": time.perf_counter() - began, "processor_seconds": time.process_time() - busy}
-    return {"trajectories": index.count(), **took, "mebibytes": index.file.path.stat().st_size / 2**20}
+    return {"trajectories": index.count_trajectories(), **took, "mebibytes": index.file.path.stat().st_size / 2**20}
 
 
 def measure_index(run: Path) -> dict[str, float]:

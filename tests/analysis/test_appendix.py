@@ -101,7 +101,7 @@ def test_an_appendix_of_a_comparison_has_every_run_and_pair(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "neither a run (recipe.yaml) nor a comparison (comparison.json)"),
+        (["nothing"], "neither a run directory (recipe.yaml) nor a comparison (comparison.json)"),
         (["run", "--trajectory", "x"], "--trajectory: has no effect with --appendix"),
     ],
 )

@@ -9,7 +9,7 @@ from support.cli import whetstone
 from support.small import SMALL, TEACHING
 from whetstone.analysis import comparison
 from whetstone.analysis.comparison import build_contenders, compare, expand_sweep, learning_curve, run_key, stage_cost
-from whetstone.analysis.replay_check import Replay
+from whetstone.analysis.replay_check import RunReplay
 from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
 from whetstone.evaluation.effect_estimates import effects_against
@@ -86,7 +86,7 @@ def test_budgets_in_other_units(unit, tmp_path):
 
 
 async def replayed_updates(folder):
-    updates = [each async for each in Replay(folder).everything(updates=True)]
+    updates = [each async for each in RunReplay(folder).recompute_all(updates=True)]
     return next(each for each in updates if each.what.startswith("updates"))
 
 

@@ -40,12 +40,12 @@ def explained(run_dir, id, **options):
 
 
 def trajectories_of_last_update(run_dir):
-    return [id for id, *_ in Explainer(run_dir).trajectories(4)]
+    return [id for id, *_ in Explainer(run_dir).list_trajectories(4)]
 
 
 def test_advantage_is_derived_from_rewards(run_dir):
     explainer = Explainer(run_dir)
-    for id, reward, _ in explainer.trajectories(4):
+    for id, reward, _ in explainer.list_trajectories(4):
         result = asyncio.run(explainer.explain_trajectory(id, weights=False))
         chain = {link.what: link.value for link in result.chain}
         assert result.update == 4
@@ -93,13 +93,13 @@ def test_command_prints_the_explanation(run_dir):
 
 
 def test_missing_runs_and_trajectories_are_one_line(run_dir, tmp_path):
-    with pytest.raises(RunDirectoryError, match="no update used nothing; IDs look like"):
+    with pytest.raises(RunDirectoryError, match="no update used nothing; an id has the form"):
         explained(run_dir, "nothing")
     id = trajectories_of_last_update(run_dir)[0]
     with pytest.raises(RunDirectoryError, match=r"no trajectory .*; did you mean"):
         explained(run_dir, id[:-1] + "9")
-    with pytest.raises(RunDirectoryError, match="no update 9 on record; there are 1 to 4"):
-        Explainer(run_dir).trajectories(9)
+    with pytest.raises(RunDirectoryError, match="no update 9 on record; recorded updates: 1 to 4"):
+        Explainer(run_dir).list_trajectories(9)
     for arguments, message in (
         ([str(tmp_path)], "holds no run"),
         ([str(run_dir), "--step", "9"], "no step 9; steps are 1 to 4"),

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from support.slow import mostly_slow
 from support.small import TEACHING
-from whetstone.analysis import Replay
+from whetstone.analysis import RunReplay
 from whetstone.cli.main import cli
 from whetstone.errors import RecipeError, RunDirectoryError
 from whetstone.reporting import Progress
@@ -47,7 +47,7 @@ def runs(tmp_path_factory):
 
 def replayed(run_dir, *changes, updates=False):
     async def main():
-        return {each.what: each async for each in Replay(run_dir, changes).everything(updates=updates)}
+        return {each.what: each async for each in RunReplay(run_dir, changes).recompute_all(updates=updates)}
 
     return asyncio.run(main())
 
@@ -137,6 +137,6 @@ def test_exit_code_reports_whether_the_replay_is_identical(runs, small_demo, tmp
 
 def test_missing_and_invalid_runs_are_refused_in_one_line(runs, small_demo, tmp_path):
     with pytest.raises(RunDirectoryError, match="holds no run"):
-        Replay(tmp_path)
+        RunReplay(tmp_path)
     with pytest.raises(RecipeError, match="did you mean"):
-        Replay(runs("synchronous", small_demo), ["rewart=exact_number"])
+        RunReplay(runs("synchronous", small_demo), ["rewart=exact_number"])

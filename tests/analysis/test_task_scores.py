@@ -26,10 +26,10 @@ def test_best_sixth_is_selected_and_written_in_the_order_of_the_source():
         TaskScore(index, str(index), score, ()) for index, score in ((7, 0.9), (2, 0.8), (5, 0.5), (1, 0.1))
     ]
     scores = TaskScores(tuple(scores_of_tasks), dropped=0)
-    assert scores.best(share=0.5) == [2, 7]
-    assert scores.best() == [7]  # a sixth of four is one
-    assert scores.best(at_least=0.5) == [2, 5, 7]
-    assert scores.best(at_least=0.95) == []
+    assert scores.select_best(share=0.5) == [2, 7]
+    assert scores.select_best() == [7]  # a sixth of four is one
+    assert scores.select_best(at_least=0.5) == [2, 5, 7]
+    assert scores.select_best(at_least=0.95) == []
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_run_with_each_task_once_is_refused_with_the_remedy(tmp_path, monkeypatc
         def __init__(self, run_dir):
             pass
 
-        def holds(self, number):
+        def has_group(self, number):
             return True
 
         def load(self, number, task):

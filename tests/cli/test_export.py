@@ -271,7 +271,7 @@ def test_a_checkpoint_is_exported_by_name_and_by_folder_with_the_format_of_its_r
         assert "whetstone_calls" in (tmp_path / name / "chat_template.jinja").read_text()
     refused = whetstone("export", trained, "--checkpoint", "step-99", "--output-dir", tmp_path / "no")
     assert refused.returncode == 2
-    assert "no checkpoint step-99; there are: step-00000" in refused.stderr
+    assert "no checkpoint step-99; existing checkpoints: step-00000" in refused.stderr
 
 
 def test_a_checkpoint_folder_is_evaluated_by_the_recipe_of_its_run(trained):

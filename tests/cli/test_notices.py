@@ -115,9 +115,9 @@ def test_damaged_record_is_not_replayed(trained, tmp_path):
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([b"{damage\n", *lines[1:]]))
     done = whetstone("replay", "runs/shop", "--updates", cwd=tmp_path)
-    assert "journal.jsonl:1  is damaged" in done.stderr
+    assert "journal.jsonl:1: the line is damaged" in done.stderr
     shutil.rmtree(journal.parent)
-    assert "no update is on record" in whetstone("replay", "runs/shop", "--updates", cwd=tmp_path).stderr
+    assert "the record has no updates to replay" in whetstone("replay", "runs/shop", "--updates", cwd=tmp_path).stderr
 
 
 def test_run_without_learning_prints_a_notice(shop):

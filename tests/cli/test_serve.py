@@ -35,7 +35,7 @@ def test_checkpoint_is_found_by_its_step_and_has_its_weights(trained):
 def test_serve_refuses_a_missing_checkpoint(trained):
     refused = whetstone("serve", trained, "--checkpoint", "step-99", "--port", "0")
     assert refused.returncode == 2
-    assert "no checkpoint step-99; there are: step-000001, step-000002" in refused.stderr
+    assert "no checkpoint step-99; existing checkpoints: step-000001, step-000002" in refused.stderr
     refused = whetstone("serve", "smollm2-135m", "--checkpoint", "step-1", "--port", "0")
     assert "--checkpoint: smollm2-135m is not a run directory; name one" in refused.stderr
 

@@ -181,7 +181,7 @@ def test_minigrid_observations_are_text():
     needs(require_package("minigrid", "gymnasium"))
     source = source_of("gymnasium", id="BabyAI-GoToRedBallGrey-v0")
     make = functools.partial(environment_of, "gymnasium", id="BabyAI-GoToRedBallGrey-v0", actions="text")
-    played = asyncio.run(play_with_policy(make, source.task(0), RandomPolicy(0).action, seed=0, max_turns=20))
+    played = asyncio.run(play_with_policy(make, source.task(0), RandomPolicy(0).choose_action, seed=0, max_turns=20))
     text = played.trajectory.opening[0].text
     assert "go to the red ball. You see" in text
     assert "Actions: left, right, forward" in text

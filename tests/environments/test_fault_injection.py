@@ -44,8 +44,8 @@ async def ticks(environment, number):
 
 
 def test_zero_noise_changes_nothing():
-    one = asyncio.run(play_with_policy(lake, LAKE, RandomPolicy(1).action, seed=3))
-    other = asyncio.run(play_with_policy(lambda: Noisy(lake()), LAKE, RandomPolicy(1).action, seed=3))
+    one = asyncio.run(play_with_policy(lake, LAKE, RandomPolicy(1).choose_action, seed=3))
+    other = asyncio.run(play_with_policy(lambda: Noisy(lake()), LAKE, RandomPolicy(1).choose_action, seed=3))
     assert other.transcript == one.transcript
 
 

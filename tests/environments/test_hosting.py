@@ -62,8 +62,8 @@ def test_game_plays_equally_in_every_host(isolation):
     def make(how):
         return functools.partial(GameEnvironment, functools.partial(FrozenLake, view="around"), isolation=how)
 
-    in_object = asyncio.run(play_with_policy(make("object"), KNOWN, RandomPolicy(1).action, seed=1))
-    in_host = asyncio.run(play_with_policy(make(isolation), KNOWN, RandomPolicy(1).action, seed=1))
+    in_object = asyncio.run(play_with_policy(make("object"), KNOWN, RandomPolicy(1).choose_action, seed=1))
+    in_host = asyncio.run(play_with_policy(make(isolation), KNOWN, RandomPolicy(1).choose_action, seed=1))
     assert in_host.transcript == in_object.transcript
 
 

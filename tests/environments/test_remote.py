@@ -36,7 +36,9 @@ def test_served_environment_plays_like_a_local_one(household):
         task = tasks.task(index)
         assert task == source.task(index)
         near = asyncio.run(
-            play_with_policy(functools.partial(environment_of, "household"), task, RandomPolicy(1).action, seed=3)
+            play_with_policy(
+                functools.partial(environment_of, "household"), task, RandomPolicy(1).choose_action, seed=3
+            )
         )
         # the remote policy does not receive the admissible commands, so it plays the same actions
         left = iter(near.actions)
@@ -56,7 +58,11 @@ def test_concurrent_episodes_are_independent(household):
     async def one(seed):
         task = source.task(seed)
         near = await play_with_policy(
-            functools.partial(environment_of, "household"), task, RandomPolicy(seed).action, seed=seed, max_turns=6
+            functools.partial(environment_of, "household"),
+            task,
+            RandomPolicy(seed).choose_action,
+            seed=seed,
+            max_turns=6,
         )
         left = iter(near.actions)
         far = await play_with_policy(lambda: Remote(url=url), task, lambda *_: next(left), seed=seed, max_turns=6)

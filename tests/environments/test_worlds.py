@@ -72,7 +72,9 @@ def test_interleaved_episodes_equal_separate_ones(name, seeds, order):
     make = functools.partial(environment_of, name)
 
     async def play_separately(seed):
-        return await play_with_policy(make, source.task(seed % 7), RandomPolicy(seed).action, seed=seed, max_turns=8)
+        return await play_with_policy(
+            make, source.task(seed % 7), RandomPolicy(seed).choose_action, seed=seed, max_turns=8
+        )
 
     async def wandering(environment, turns):
         for _ in range(order.randint(0, 4)):
@@ -80,7 +82,9 @@ def test_interleaved_episodes_equal_separate_ones(name, seeds, order):
 
     async def play_interleaved(seed):
         task = source.task(seed % 7)
-        return await play_with_policy(make, task, RandomPolicy(seed).action, seed=seed, max_turns=8, between=wandering)
+        return await play_with_policy(
+            make, task, RandomPolicy(seed).choose_action, seed=seed, max_turns=8, between=wandering
+        )
 
     async def all_beside():
         return await asyncio.gather(*map(play_interleaved, seeds))

@@ -32,7 +32,7 @@ def run_audit(reward, recipe="demo", tasks=3, **more):
     audit = Audit(make, source, own if isinstance(reward, str) else reward, tasks=tasks, max_turns=6, **more)
 
     async def main():
-        return {check.name: check async for check in audit.checks()}
+        return {check.name: check async for check in audit.run_checks()}
 
     return asyncio.run(main())
 
@@ -150,7 +150,7 @@ def audit_rounds(wins, reward=verdict, tasks=6, source=None):
     audit = Audit(lambda: Rounds(wins), source or OnTasks(), reward, tasks=tasks, max_turns=6)
 
     async def main():
-        return {check.name: check async for check in audit.checks()}
+        return {check.name: check async for check in audit.run_checks()}
 
     return asyncio.run(main())
 
@@ -250,7 +250,7 @@ def test_tasks_without_an_expert_are_tested_with_honest_failures(tmp_path):
     source, make, reward = build_scoring_components(load_recipe("demo", [*keys, "ablations=null"]))
 
     async def main():
-        return {check.name: check async for check in Audit(make, source, reward, tasks=4, max_turns=4).checks()}
+        return {check.name: check async for check in Audit(make, source, reward, tasks=4, max_turns=4).run_checks()}
 
     assert failed_checks(asyncio.run(main())) == {"no pay for giving up"}
 
@@ -314,12 +314,12 @@ def test_every_built_in_recipe_passes(recipe):
     audit = Audit(make, source, reward, tasks=4, max_turns=turns)
 
     async def main():
-        return {check.name: check async for check in audit.checks()}
+        return {check.name: check async for check in audit.run_checks()}
 
     checks = asyncio.run(main())
     assert {name: check.said for name, check in checks.items() if check.verdict is CheckStatus.FAIL} == {}
-    assert {row["player"] for row in audit.table()} == {*PLAYERS, "unfinished"}
-    (expert,) = (row for row in audit.table() if row["player"] == "expert")
+    assert {row["player"] for row in audit.summarize_players()} == {*PLAYERS, "unfinished"}
+    (expert,) = (row for row in audit.summarize_players() if row["player"] == "expert")
     assert expert["deserved"] == 1
 
 

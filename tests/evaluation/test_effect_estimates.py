@@ -77,7 +77,7 @@ def test_equal_values_leave_the_interval_unknown():
     values = {"a": {0: 0.5, 1: 0.5}, "b": {0: 0.5, 1: 0.5}}
     (effect,) = effects_against("b", values, ["a"])
     assert math.isnan(effect.interval[0])
-    assert effect.verdict() == CANNOT_TELL
+    assert effect.get_verdict() == CANNOT_TELL
     assert effect.seeds_needed() is None
 
 
@@ -97,10 +97,10 @@ def effect(low, high, seeds=8):
     ],
 )
 def test_verdicts(low, high, expected):
-    assert effect(low, high).verdict() == expected
+    assert effect(low, high).get_verdict() == expected
     opposite = {BETTER: WORSE, WORSE: BETTER}.get(expected, expected)
-    assert effect(low, high).verdict(lower_is_better=True) == opposite
-    assert effect(low, high, seeds=7).verdict(min_seeds=8) == CANNOT_TELL
+    assert effect(low, high).get_verdict(lower_is_better=True) == opposite
+    assert effect(low, high, seeds=7).get_verdict(min_seeds=8) == CANNOT_TELL
 
 
 def test_seeds_for_five_points():

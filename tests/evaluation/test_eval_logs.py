@@ -68,7 +68,7 @@ def test_logs_of_inspect_and_samples_of_the_harness_are_read(tmp_path):
     ("name", "text", "message"),
     [
         ("x.json", '{"results": {}}', "--log_samples"),
-        ("x.json", "[1]", "neither a log of Inspect"),
+        ("x.json", "[1]", "neither an Inspect log"),
         ("x.json", '{"eval": {}, "samples": []}', "no sample has a score"),
         ("x.jsonl", "{", "not JSON"),
         ("x.eval", "", "--to json"),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.slow import examples, mostly_slow
 from whetstone.evaluation.evaluation_metrics import (
     compute_calibration,
+    compute_pass_at_k,
     majority_answer,
-    pass_at_k,
     pass_hat_k,
     tool_productivity,
 )
@@ -21,7 +21,7 @@ from whetstone.evaluation.intervals import clustered_interval, wilson_interval
 
 
 def test_worked_numbers():
-    assert [pass_at_k(10, 3, k) for k in (1, 2, 5)] == pytest.approx([0.3, 0.5333, 0.9167], abs=1e-4)
+    assert [compute_pass_at_k(10, 3, k) for k in (1, 2, 5)] == pytest.approx([0.3, 0.5333, 0.9167], abs=1e-4)
     assert [pass_hat_k(10, 3, k) for k in (2, 5)] == pytest.approx([0.0667, 0], abs=1e-4)
     assert fmean(pass_hat_k(4, c, 2) for c in (4, 2, 0)) == pytest.approx(0.3889, abs=1e-4)
     assert tool_productivity([True, True, False, True, False], [1, 2, 0, 2, 1]) == 0.5
@@ -32,16 +32,16 @@ def test_worked_numbers():
 def test_pass_metrics_equal_brute_force(case):
     n, c, k = case
     subset = [[i < c for i in chosen] for chosen in itertools.combinations(range(n), k)]
-    assert pass_at_k(n, c, k) == pytest.approx(fmean(map(any, subset)))
+    assert compute_pass_at_k(n, c, k) == pytest.approx(fmean(map(any, subset)))
     assert pass_hat_k(n, c, k) == pytest.approx(fmean(map(all, subset)))
 
 
 def test_large_sample_counts_do_not_overflow():
-    assert pass_at_k(100_000, 1, 1000) == pytest.approx(0.01)
+    assert compute_pass_at_k(100_000, 1, 1000) == pytest.approx(0.01)
     assert 0 < pass_hat_k(1000, 999, 500) < 1
 
 
-@pytest.mark.parametrize("of", [pass_at_k, pass_hat_k])
+@pytest.mark.parametrize("of", [compute_pass_at_k, pass_hat_k])
 @pytest.mark.parametrize("k", [0, 6])
 def test_k_above_the_number_of_samples_is_refused(of, k):
     with pytest.raises(ValueError, match="between 1 and"):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whetstone.evaluation import pass_at_k, success_rate, summarize_episodes
+from whetstone.evaluation import compute_pass_at_k, success_rate, summarize_episodes
 from whetstone.trajectory import EndReason, Group, RemovalScope, Score, Task, Trajectory
 
 
@@ -23,18 +23,18 @@ def test_no_episodes_give_the_interval_zero_to_one():
 
 def test_worked_numbers_of_pass_at_k():
     # 5 samples, 2 correct: 1 − C(3,2)/C(5,2) = 1 − 3/10
-    assert pass_at_k(5, 2, 2) == pytest.approx(0.7)
-    assert pass_at_k(5, 2, 1) == pytest.approx(0.4)
-    assert pass_at_k(5, 3, 3) == 1.0
-    assert pass_at_k(5, 0, 5) == 0.0
+    assert compute_pass_at_k(5, 2, 2) == pytest.approx(0.7)
+    assert compute_pass_at_k(5, 2, 1) == pytest.approx(0.4)
+    assert compute_pass_at_k(5, 3, 3) == 1.0
+    assert compute_pass_at_k(5, 0, 5) == 0.0
     with pytest.raises(ValueError, match="between 1 and"):
-        pass_at_k(2, 1, 3)
+        compute_pass_at_k(2, 1, 3)
 
 
 @given(st.integers(1, 40), st.data())
 def test_pass_at_k_is_the_ratio_of_binomials(n, data):
     c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
-    assert pass_at_k(n, c, k) == pytest.approx(1 - math.comb(n - c, k) / math.comb(n, k), abs=1e-9)
+    assert compute_pass_at_k(n, c, k) == pytest.approx(1 - math.comb(n - c, k) / math.comb(n, k), abs=1e-9)
 
 
 def episode(success, ended=EndReason.TERMINATED):

@@ -120,7 +120,7 @@ def test_run_reports_trained_observations_and_its_replay_is_identical(tmp_path):
     explainer = Explainer(tmp_path / "on")
     shares = []
     most = max(on, key=lambda row: row["update/observation_fraction"])
-    for name, *_ in explainer.trajectories(most["step"]):
+    for name, *_ in explainer.list_trajectories(most["step"]):
         chain = {link.what: link.value for link in asyncio.run(explainer.explain_trajectory(name, weights=False)).chain}
         shares.append(chain["TRAINED UNMASKED"])
     assert max(shares) > 0

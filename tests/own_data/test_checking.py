@@ -42,7 +42,8 @@ def test_file_is_reported_row_by_row(tmp_path):
     rows.append({"messages": [*computed(1, 2)[:2], *computed(3, 4)]})  # a call without a result
     wrong = whetstone("data", "check", written(path, rows), "demo", "--json", cwd=tmp_path)
     assert wrong.returncode == 2
-    assert json.loads(wrong.stdout)["wrong"] == [f"{path}:7  messages[2]: 1 of the calls before it have no result"]
+    reason = "messages[2]: 1 of the tool calls before this message have no result"
+    assert json.loads(wrong.stdout)["wrong"] == [f"{path}:7  {reason}"]
     assert [where for where, _ in report["evaluated"]] == [f"{path}:6"]
 
 

@@ -64,13 +64,19 @@ RESULT = {"role": "tool", "tool_call_id": "x", "content": "2"}
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([], "without messages"),
-        ([SAID, USER], r"messages\[0\]: the first message is of the assistant; system or user is expected"),
-        ([USER, USER], "without a message of the assistant"),
+        ([], "the conversation has no messages"),
+        (
+            [SAID, USER],
+            r"messages\[0\]: the first message has the role assistant; it must have the role system or user",
+        ),
+        ([USER, USER], "the conversation has no message of the assistant"),
         ([USER, {"role": "oracle", "content": "ok"}], r"messages\[1\]: no role is named .oracle."),
-        ([USER, CALLED, USER, SAID], r"messages\[2\]: 1 of the calls before it have no result"),
-        ([USER, SAID, RESULT, SAID], r"messages\[2\]: a result of no open call \(x\); open calls: none"),
-        ([USER, CALLED, {**RESULT, "tool_call_id": "y"}, SAID], r"messages\[2\]: a result of no open call \(y\)"),
+        ([USER, CALLED, USER, SAID], r"messages\[2\]: 1 of the tool calls before this message have no result"),
+        ([USER, SAID, RESULT, SAID], r"messages\[2\]: the tool result \(x\) matches no open call; open calls: none"),
+        (
+            [USER, CALLED, {**RESULT, "tool_call_id": "y"}, SAID],
+            r"messages\[2\]: the tool result \(y\) matches no open call",
+        ),
         ([USER, {"role": "assistant", "content": 7}], r"messages\[1\]: text is expected as content, got int"),
         ([USER, "ok"], r"messages\[1\]: an object is expected, got str"),
     ],
@@ -81,7 +87,7 @@ def test_impossible_conversation_is_reported_by_line_and_reason(messages, messag
 
 
 def test_call_of_an_unknown_tool_is_reported():
-    with pytest.raises(DataError, match='names "pocket_calculator", which is not among its tools'):
+    with pytest.raises(DataError, match='names "pocket_calculator", which is not a declared tool'):
         of(*computed(1, 2), tools=[{"name": "search", "description": "", "parameters": {}}])
 
 
@@ -93,12 +99,12 @@ def test_row_without_tools_has_those_of_the_recipe():
 
 @pytest.mark.parametrize(("name", "places"), [("all", (1, 3)), ("last", (3,)), ("calls", (1,)), ("answers", (3,))])
 def test_turns_are_selected_by_name(name, places):
-    assert of(*computed(3, 4)).learned(LEARNED_FROM[name]) == places
+    assert of(*computed(3, 4)).get_trained_turns(LEARNED_FROM[name]) == places
 
 
 def test_message_of_weight_0_is_context():
     question, call, result, answer = computed(3, 4)
-    assert of(question, {**call, "weight": 0}, result, answer).learned(LEARNED_FROM["all"]) == (3,)
+    assert of(question, {**call, "weight": 0}, result, answer).get_trained_turns(LEARNED_FROM["all"]) == (3,)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def read_row(format, messages, **columns):
 
 
 def trained_texts(conversation):
-    return [conversation.messages[place].text for place in conversation.learned(all_assistant_turns)]
+    return [conversation.messages[place].text for place in conversation.get_trained_turns(all_assistant_turns)]
 
 
 # Nulls
@@ -210,7 +210,7 @@ def test_results_of_one_name_are_paired_in_order(format):
 )
 def test_a_result_of_no_open_call_is_rejected(format, result):
     with pytest.raises(
-        DataError, match=r"^chats.jsonl:7  \w+\[\d\]: a result of no open call \(.*\); open calls: price"
+        DataError, match=r"^chats.jsonl:7  \w+\[\d\]: the tool result \(.*\) matches no open call; open calls: price"
     ):
         read_row(format, pair([{**PRICE, "id": "a"}], [{"role": "tool", "content": "4", **result}]))
 
@@ -218,7 +218,7 @@ def test_a_result_of_no_open_call_is_rejected(format, result):
 @every_format
 def test_a_second_result_of_a_call_is_rejected(format):
     results = [{"role": "tool", "name": "price", "content": "4"}] * 2
-    with pytest.raises(DataError, match="a result of no open call"):
+    with pytest.raises(DataError, match="matches no open call"):
         read_row(format, pair([PRICE], results))
 
 
@@ -269,14 +269,14 @@ def test_a_turn_whose_messages_have_different_marks_stays_separate():
     rows = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "BAD", "weight": 0},
             {"from": "function_call", "value": CALL_TEXT}]  # fmt: skip
     read = read_conversation(Row("a", {"conversations": rows}))
-    assert read.learned(all_assistant_turns) == (2,)
+    assert read.get_trained_turns(all_assistant_turns) == (2,)
 
 
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
         ("price(tea)", "not JSON"),
-        ('{"arguments": {}}', "a call has a name"),
+        ('{"arguments": {}}', "a tool call must have a name"),
         ('{"name": "a", "arguments": [1]}', "object"),
     ],
 )
@@ -549,14 +549,16 @@ def test_an_empty_answer_is_excluded_in_every_container(tmp_path, format, contai
 
 @pytest.mark.parametrize("empty", [None, ""])
 def test_an_empty_completion_is_not_trained(empty):
-    assert read_conversation(Row("a", {"prompt": "q", "completion": empty})).learned(all_assistant_turns) == ()
+    assert (
+        read_conversation(Row("a", {"prompt": "q", "completion": empty})).get_trained_turns(all_assistant_turns) == ()
+    )
     assert not read_preference(Row("a", {"prompt": "q", "chosen": "a", "rejected": empty})).is_trained
     assert not read_preference(Row("a", {"prompt": "q", "completion": empty, "label": True})).is_trained
 
 
 @every_format
 def test_a_call_without_text_is_trained(format):
-    assert len(read_row(format, called({"a": 1})).learned(all_assistant_turns)) == 2
+    assert len(read_row(format, called({"a": 1})).get_trained_turns(all_assistant_turns)) == 2
 
 
 def test_tables_are_those_with_structs():

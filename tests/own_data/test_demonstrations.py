@@ -80,7 +80,7 @@ def test_every_item_is_used_before_any_repeats():
 def test_every_token_of_every_text_is_in_one_window(assembly):
     documents = texts(9).split("\n\n")
     windows = Texts(documents, assembly.chat, window=10)
-    segments = [windows.segment(n) for n in range(len(windows))]
+    segments = [windows.get_segment(n) for n in range(len(windows))]
     end = assembly.chat.tokenizer.eos_token_id
     assert sorted(t for s in segments for t in s.tokens.ids) == sorted(
         t for text in documents for t in (*assembly.chat.encode(text), end)
@@ -102,10 +102,10 @@ def test_pair_is_a_group_in_which_only_the_difference_is_trained(assembly):
 def test_pairs_with_steps_share_turns_up_to_the_first_difference(assembly):
     chosen, rejected = computed(3, 4), [*computed(3, 4)[:3], {"role": "assistant", "content": "13"}]
     pair = read_preference(Row("a", {"chosen": chosen, "rejected": rejected}), assembly.environment().toolset.specs)
-    better, worse = Preferences([pair], assembly.chat, context_length=512, steps=True).answers(pair)
+    better, worse = Preferences([pair], assembly.chat, context_length=512, steps=True).tokenize_answers(pair)
     assert better.turns[0] is worse.turns[0]
     assert better.turns[1] is not worse.turns[1]
-    one, other = Preferences([pair], assembly.chat, context_length=512).answers(pair)
+    one, other = Preferences([pair], assembly.chat, context_length=512).tokenize_answers(pair)
     assert one.turns[0] is not other.turns[0]
 
 

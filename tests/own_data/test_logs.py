@@ -47,7 +47,7 @@ def test_each_response_of_a_call_log_is_trained_once():
     first, second = computed(12, 34)[:1], computed(12, 34)[:3]
     rows = [log_row(first, computed(12, 34)[1]), log_row(second, computed(12, 34)[3])]
     read_rows = [read_conversation(conversation_rows(Row(f"log:{n}", row))[0]) for n, row in enumerate(rows)]
-    assert [each.learned(lambda *_: True) for each in read_rows] == [(1,), (3,)]
+    assert [each.get_trained_turns(lambda *_: True) for each in read_rows] == [(1,), (3,)]
 
 
 def test_trl_completion_is_scored_by_its_reward_column(tmp_path, assembly):
@@ -138,7 +138,7 @@ def test_trace_without_tokens_trains_shared_turns_once():
         {"parent": 2, "sampled": True, "message": {"role": "assistant", "content": "two"}},
     ]  # fmt: skip
     read_branches = [read_conversation(each.row) for each in parse_log_row(Row("t:1", trace(*nodes)))]
-    assert [each.learned(lambda *_: True) for each in read_branches] == [(1, 3), (3,)]
+    assert [each.get_trained_turns(lambda *_: True) for each in read_branches] == [(1, 3), (3,)]
     assert read_branches[0].messages[1].tool_calls[0].name == "pocket_calculator"
 
 
@@ -266,7 +266,7 @@ def test_trained_turns_of_a_log_are_selected_as_in_a_conversation(tmp_path, asse
         supervised={"data": {"path": str(path), "min_reward": 1, "train_on": chosen}}
     )
     drawn = read_demonstrations(assemble(resolved, assembly.policy), resolved.recipe.supervised.data, "supervised.data")
-    assert trained_turns(drawn.episode(0)) == turns
+    assert trained_turns(drawn.get_episode(0)) == turns
 
 
 def test_excluded_turns_of_stored_episodes_are_context_and_others_keep_log_probs():
@@ -289,7 +289,7 @@ def test_stored_episodes_without_trained_turns_are_refused_or_skipped(tmp_path, 
     path = written(tmp_path / "b.jsonl", [*rows, {"messages": computed(5, 6), "reward": 1.0}])
     groups = logged_groups(path, assembly.chat, train_on=LEARNED_FROM["calls"])
     drawn = StoredEpisodes(groups, seed=0)
-    assert sorted("train_on" in (drawn.episode(k).error or "") for k in range(2)) == [False, True]
+    assert sorted("train_on" in (drawn.get_episode(k).error or "") for k in range(2)) == [False, True]
 
 
 @pytest.mark.parametrize("kind", ["pretraining", "preference", "reward_model"])

@@ -82,7 +82,7 @@ def test_checked_data_is_read_once(tmp_path, assembly):
     only = [*ONLY, f"supervised={{data: {settings.path}, steps: 1}}"]
     check_data(assembly, load_recipe("demo", [TINY, "chat.format=hermes", *only]))
     (tmp_path / "a.jsonl").unlink()
-    assert read_demonstrations(assembly, settings, "supervised.data").episode(0).score is not None
+    assert read_demonstrations(assembly, settings, "supervised.data").get_episode(0).score is not None
     with pytest.raises(DataError, match="no such file"):
         read_demonstrations(assembly, settings, "supervised.data")
 
@@ -108,27 +108,27 @@ def test_rewards_of_a_csv_are_numbers(tmp_path, assembly):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"logprobs": [None, -0.5]}, r"logprobs\[0\]: a log-prob is a finite number of at most 0, got null"),
+        ({"logprobs": [None, -0.5]}, r"logprobs\[0\]: a log-prob must be a finite number of at most 0, got null"),
         ({"logprobs": [-0.5, [-0.5]]}, r"logprobs\[1\]: .* got \[-0\.5\]"),
         ({"logprobs": [0.7, -0.5]}, r"logprobs\[0\]: .* got 0\.7"),
         ({"logprobs": ["-inf", -0.5]}, r'logprobs\[0\]: .* got "-inf"'),
         ({"logprobs": [-0.5, True]}, r"logprobs\[1\]: .* got true"),
         ({"logprobs": [-0.5, -(10**400)]}, r"logprobs\[1\]: .*digits"),
         ({"logprobs": "-0.5"}, r'logprobs: a list is expected, got "-0\.5"'),
-        ({"logprobs": [-0.5]}, "2 completion_ids, 1 logprobs and 2 of env_mask"),
-        ({"completion_ids": [-1, 4]}, r"completion_ids\[0\]: a token id is an integer from 0, got -1"),
-        ({"completion_ids": ["4", 5]}, r'completion_ids\[0\]: a token id is an integer from 0, got "4"'),
-        ({"completion_ids": [[4], 5]}, r"completion_ids\[0\]: a token id is an integer from 0, got \[4\]"),
-        ({"completion_ids": [4, None]}, r"completion_ids\[1\]: a token id is an integer from 0, got null"),
+        ({"logprobs": [-0.5]}, r"completion_ids \(2\), logprobs \(1\) and env_mask \(2\) must have equal"),
+        ({"completion_ids": [-1, 4]}, r"completion_ids\[0\]: a token id must be an integer of at least 0, got -1"),
+        ({"completion_ids": ["4", 5]}, r'completion_ids\[0\]: a token id must be an integer of at least 0, got "4"'),
+        ({"completion_ids": [[4], 5]}, r"completion_ids\[0\]: a token id must be an integer of at least 0, got \[4\]"),
+        ({"completion_ids": [4, None]}, r"completion_ids\[1\]: a token id must be an integer of at least 0, got null"),
         ({"completion_ids": [4.5, 5]}, r"completion_ids\[0\]: .* got 4\.5"),
         ({"completion_ids": [4, True]}, r"completion_ids\[1\]: .* got true"),
         ({"completion_ids": [4, 10_000]}, "token 10000 is not in this policy's tokenizer"),
         ({"completion_ids": [4, 2**70]}, "token 1180591620717411303424 is not in this policy's tokenizer"),
         ({"completion_ids": {"a": 1}}, "completion_ids: a list is expected"),
-        ({"completion_ids": []}, "0 completion_ids"),
+        ({"completion_ids": []}, r"completion_ids \(0\)"),
         ({"prompt_ids": [1, -2]}, r"prompt_ids\[1\]: a token id"),
-        ({"env_mask": [1, 2]}, r"env_mask\[1\]: a mask has 0 and 1, got 2"),
-        ({"env_mask": [1, "0"]}, r'env_mask\[1\]: a mask has 0 and 1, got "0"'),
+        ({"env_mask": [1, 2]}, r"env_mask\[1\]: a mask value must be 0 or 1, got 2"),
+        ({"env_mask": [1, "0"]}, r'env_mask\[1\]: a mask value must be 0 or 1, got "0"'),
     ],
 )
 def test_invalid_tokens_are_reported_with_file_and_line(tmp_path, assembly, change, message):

@@ -9,7 +9,7 @@ import pytest
 from support.episodes import group, path, turn
 from whetstone.data import StoredMixture
 from whetstone.data.offline_episodes import mark_offline
-from whetstone.data.offline_mixture import improvement, preferences
+from whetstone.data.offline_mixture import compute_improvement, compute_priorities
 from whetstone.errors import DataError
 from whetstone.recipe import StoredMixtureSettings
 from whetstone.rollout.group_sources import MixedSource
@@ -93,19 +93,19 @@ def test_preferred_groups_are_sampled_in_proportion_to_the_exponential():
 
 
 def test_preference_worked_numbers():
-    assert preferences([[0.2, 0.6], [1.0]], "reward") == pytest.approx([0, 0.5, 1])
-    assert preferences([[9, 9, 9], [9]], "recency") == [0, 0.5, 1, 1]
+    assert compute_priorities([[0.2, 0.6], [1.0]], "reward") == pytest.approx([0, 0.5, 1])
+    assert compute_priorities([[9, 9, 9], [9]], "recency") == [0, 0.5, 1, 1]
     # from 0 to 1 in a line; and flat in the middle
-    assert preferences([[0, 1, 2], [1, 1]], "improvement") == pytest.approx([1, 1, 1, 0, 0])
-    assert preferences([[3, 3]], "reward") == [0, 0]
+    assert compute_priorities([[0, 1, 2], [1, 1]], "improvement") == pytest.approx([1, 1, 1, 0, 0])
+    assert compute_priorities([[3, 3]], "reward") == [0, 0]
 
 
 def test_score_of_a_history_is_its_rise_minus_its_deviation():
-    assert improvement([0, 0.5, 1]) == pytest.approx(1)
-    assert improvement([1, 0.5, 0]) == pytest.approx(-1)
-    assert improvement([0.4]) == 0
+    assert compute_improvement([0, 0.5, 1]) == pytest.approx(1)
+    assert compute_improvement([1, 0.5, 0]) == pytest.approx(-1)
+    assert compute_improvement([0.4]) == 0
     # 0 1 0: no rise; mean 1/3, left −1/3, 2/3, −1/3, whose deviation is √(2/9)
-    assert improvement([0, 1, 0]) == pytest.approx(-math.sqrt(2 / 9))
+    assert compute_improvement([0, 1, 0]) == pytest.approx(-math.sqrt(2 / 9))
 
 
 def test_stored_groups_are_older_than_every_version_and_have_distinct_names():

@@ -80,7 +80,7 @@ def test_supervised_data_is_reported_once_per_file(tmp_path, assembly):
         f"{path}: 2 of 6 assistant turns are trained; excluded: row loss: false (2); weight: 0 (1); prompt (1)",
         f"{path}: keys without effect: source (2 rows)",
     ]
-    texts = [trained_text(assembly.chat, drawn.episode(k)) for k in range(6)]
+    texts = [trained_text(assembly.chat, drawn.get_episode(k)) for k in range(6)]
     assert all(text.count("GOOD") == 1 and "BAD" not in text for text in texts)
 
 
@@ -105,7 +105,7 @@ def test_pairs_with_an_excluded_answer_are_not_sampled(tmp_path, assembly):
 def test_excluded_texts_are_not_in_a_window(tmp_path, assembly):
     path = write_lines(tmp_path, [{"text": "BAD", "train": False}, {"text": "GOOD", "topic": "tea"}])
     texts, lines = read_stage(assembly, read_texts, "pretraining", path)
-    ids = [token for k in range(len(texts)) for token in texts.segment(k).tokens.ids]
+    ids = [token for k in range(len(texts)) for token in texts.get_segment(k).tokens.ids]
     assert assembly.chat.tokenizer.decode(ids).startswith("GOOD")
     assert lines[0] == f"{path}: 1 of 2 texts are trained; excluded: row train: false (1)"
     assert lines[1] == f"{path}: keys without effect: topic (1 row)"
@@ -130,7 +130,7 @@ def test_a_row_of_an_api_log_keeps_its_marks_and_reports_its_other_keys(tmp_path
         {"message": two_turns()[3]}, {"message": two_turns()[1]}]}}  # fmt: skip
     path = write_lines(tmp_path, [{**call, "weight": 1}, {**call, "weight": 0}])
     drawn, lines = read_stage(assembly, read_demonstrations, "supervised", path, "supervised.data")
-    assert trained_text(assembly.chat, drawn.episode(0)).startswith("GOOD")
+    assert trained_text(assembly.chat, drawn.get_episode(0)).startswith("GOOD")
     assert lines[0] == f"{path}: 1 of 4 assistant turns are trained; excluded: row weight: 0 (2); prompt (1)"
     for key in ("request.model", "response.id", "response.choices[1]"):
         assert f"{key} (2 rows)" in lines[1]

@@ -56,8 +56,8 @@ def columns(turns):
 
 def test_group_is_loaded_exactly(tmp_path):
     store = open_store(tmp_path)
-    store.admit(5, 2, 5)
-    store.keep(group(5))
+    store.admit_group(5, 2, 5)
+    store.store_group(group(5))
     store.close()
     loaded = open_store(tmp_path).load(5, TASK)
     assert (loaded.number, loaded.task) == (5, TASK)
@@ -72,11 +72,11 @@ def test_group_is_loaded_exactly(tmp_path):
 def test_states_of_groups_are_restored(tmp_path):
     store = open_store(tmp_path)
     for number in range(6):
-        store.admit(number, number // 2, number)
+        store.admit_group(number, number // 2, number)
     for number in (0, 1, 3, 4):
-        store.keep(group(number))
+        store.store_group(group(number))
     store.record_lost_group(2, "failed")
-    store.consume(0, [0, 3])
+    store.consume_groups(0, [0, 3])
     store.begin(0)
     store.finish(0)
     store.begin(1)
@@ -84,8 +84,8 @@ def test_states_of_groups_are_restored(tmp_path):
     store.close()
     reopened = open_store(tmp_path)
     assert reopened.admitted == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
-    assert reopened.waiting() == [1, 4, 5]
-    assert [reopened.holds(number) for number in range(6)] == [True, True, False, True, True, False]
+    assert reopened.list_waiting_groups() == [1, 4, 5]
+    assert [reopened.has_group(number) for number in range(6)] == [True, True, False, True, True, False]
     assert (reopened.consumed, reopened.lost, reopened.faults) == ({0: [0, 3]}, {2: "failed"}, {"infrastructure": 1})
     assert (reopened.updated, reopened.begun) == ({0}, {1: 1})
 
@@ -93,20 +93,20 @@ def test_states_of_groups_are_restored(tmp_path):
 def test_update_that_repeatedly_kills_the_learner_loses_its_groups(tmp_path):
     store = open_store(tmp_path)
     for number in range(4):
-        store.admit(number, 0, number)
-        store.keep(group(number))
-    store.consume(0, [0, 1])
+        store.admit_group(number, 0, number)
+        store.store_group(group(number))
+    store.consume_groups(0, [0, 1])
     for _ in range(3):
         store.begin(0)
     store.close()
     reopened = open_store(tmp_path)
     assert reopened.begun == {0: 3}
     reopened.record_quarantine(0)
-    reopened.consume(0, [2, 3])
+    reopened.consume_groups(0, [2, 3])
     reopened.close()
     last = open_store(tmp_path)
     assert (last.consumed, last.quarantined_groups, last.begun) == ({0: [2, 3]}, {0, 1}, {})
-    assert last.waiting() == []
+    assert last.list_waiting_groups() == []
 
 
 EVENTS = st.lists(st.tuples(st.sampled_from(["admit", "keep", "consume", "lose", "turn", "drop"]), st.integers(0, 9)))
@@ -120,17 +120,17 @@ def test_truncated_files_are_a_state_of_the_run(tmp_path_factory, events, journa
     states = []
 
     def state(of):
-        return (dict(of.admitted), dict(of.lost), dict(of.consumed), {n for n in range(10) if of.holds(n)})
+        return (dict(of.admitted), dict(of.lost), dict(of.consumed), {n for n in range(10) if of.has_group(n)})
 
     states.append(state(store))
     for what, number in events:
-        alive = number in store.admitted and number in store.waiting()
+        alive = number in store.admitted and number in store.list_waiting_groups()
         if what == "admit" and number not in store.admitted:
-            store.admit(number, number // 2, number)
-        elif what == "keep" and alive and not store.holds(number):
-            store.keep(group(number))
-        elif what == "consume" and alive and store.holds(number):
-            store.consume(len(store.consumed), [number])
+            store.admit_group(number, number // 2, number)
+        elif what == "keep" and alive and not store.has_group(number):
+            store.store_group(group(number))
+        elif what == "consume" and alive and store.has_group(number):
+            store.consume_groups(len(store.consumed), [number])
         elif what == "lose" and alive:
             store.record_lost_group(number, "failed")
         elif what == "turn":
@@ -152,12 +152,12 @@ def test_truncated_files_are_a_state_of_the_run(tmp_path_factory, events, journa
     started = set(reopened.admitted)
     consumed = [number for numbers in reopened.consumed.values() for number in numbers]
     assert len(consumed) == len(set(consumed))
-    assert started == {*consumed, *reopened.lost, *reopened.waiting()}
+    assert started == {*consumed, *reopened.lost, *reopened.list_waiting_groups()}
     for number in range(10):
-        if reopened.holds(number):
+        if reopened.has_group(number):
             assert len(reopened.load(number, TASK).trajectories) == 2
         elif number in reopened.admitted and number not in reopened.lost:
-            reopened.keep(group(number))  # truncated groups are stored again over their remains
+            reopened.store_group(group(number))  # truncated groups are stored again over their remains
     reopened.close()
     for path in (folder / "trajectories").iterdir():
         ids = [json.loads(line)["id"] for line in path.read_text().splitlines()]
@@ -167,21 +167,21 @@ def test_truncated_files_are_a_state_of_the_run(tmp_path_factory, events, journa
 def test_damage_is_reported_and_later_records_are_ignored(tmp_path):
     store = open_store(tmp_path)
     for number in range(4):
-        store.admit(number, 0, number)
+        store.admit_group(number, 0, number)
     store.close()
     lines = store.journal_path.read_bytes().splitlines(keepends=True)
     store.journal_path.write_bytes(lines[0] + b"\x00" * len(lines[1]) + b"".join(lines[2:]))
     messages = []
     reopened = open_store(tmp_path, messages)
     assert list(reopened.admitted) == [0]
-    assert "journal.jsonl:2  is corrupt; later records are ignored" in messages[0]
+    assert "journal.jsonl:2: the line is damaged; it and later records are ignored" in messages[0]
     assert (tmp_path / "store" / "journal.jsonl.damaged").read_bytes().endswith(lines[3])
 
 
 def test_damaged_trajectories_are_named(tmp_path):
     store = open_store(tmp_path)
-    store.admit(0, 0, 0)
-    store.keep(group(0))
+    store.admit_group(0, 0, 0)
+    store.store_group(group(0))
     path = tmp_path / "trajectories" / "step-000001.jsonl"
     path.write_bytes(path.read_bytes().replace(b"sum/1#0", b"sum/1#X"))
     with pytest.raises(RunDirectoryError, match=r"step-000001\.jsonl: group 0 is damaged"):
@@ -190,12 +190,12 @@ def test_damaged_trajectories_are_named(tmp_path):
 
 def test_turns_of_unfinished_episodes_are_restored(tmp_path):
     store = open_store(tmp_path)
-    store.admit(0, 0, 0)
+    store.admit_group(0, 0, 0)
     for episode in ("group-0/sum/1#0", "group-1/sum/1#0", "dropped"):
         store.add(episode, turn(0))
         store.add(episode, turn(4))
     store.drop("dropped")
-    store.keep(group(0))
+    store.store_group(group(0))
     assert store.played("group-0/sum/1#0") == ()
     store.close()
     reopened = open_store(tmp_path)
@@ -211,24 +211,24 @@ def test_full_disk_is_one_line_and_stored_groups_remain(small_disk):
 
     def fill():
         for number in range(1000):
-            store.admit(number, 0, number)
+            store.admit_group(number, 0, number)
             store.add(f"group-{number}/x", turn(1))
-            store.keep(group(number))
+            store.store_group(group(number))
 
     with pytest.raises(SaveError, match="the disk is full"):
         fill()
     store.close()
     filler.unlink()
     reopened = open_store(small_disk / "run")
-    stored = [number for number in reopened.admitted if reopened.holds(number)]
+    stored = [number for number in reopened.admitted if reopened.has_group(number)]
     assert len(stored) >= 3
     assert len(reopened.admitted) - len(stored) <= 1
     for number in stored:
         assert len(reopened.load(number, TASK).trajectories) == 2
     following = max(reopened.admitted) + 1
-    reopened.admit(following, 0, following)
-    reopened.keep(group(following))
+    reopened.admit_group(following, 0, following)
+    reopened.store_group(group(following))
     reopened.close()
     last = open_store(small_disk / "run")
     last.close()
-    assert last.holds(following)
+    assert last.has_group(following)

@@ -43,7 +43,13 @@ def test_damaged_line_is_skipped_with_a_warning_and_a_copy(tmp_path):
     journal.path.write_bytes(damaged)
     steps = [step for step in range(1, 23) if step not in (4, 10, 16, 17, 18)]
     assert [row["step"] for row in journal.read()] == steps
-    assert [line.partition(": is damaged")[0].rpartition(":")[2] for line in warned] == ["4", "10", "16", "17", "18"]
+    assert [line.partition(": the line is damaged")[0].rpartition(":")[2] for line in warned] == [
+        "4",
+        "10",
+        "16",
+        "17",
+        "18",
+    ]
     assert journal.path.read_bytes() == damaged  # reading changes nothing
     journal.truncate_rows({"reinforcement": 20})
     assert [row["step"] for row in journal.read()] == [step for step in steps if step <= 20]
@@ -58,4 +64,4 @@ def test_damaged_line_is_skipped_with_a_warning_and_a_copy(tmp_path):
 def test_damaged_line_is_logged_without_a_warning_callback(tmp_path, caplog):
     (tmp_path / "metrics.jsonl").write_text('5\n{"stage": "a", "step": 1}\n')
     assert len(Journal(tmp_path).read()) == 1
-    assert "metrics.jsonl:1: is damaged and left out: a JSON object is expected, got int" in caplog.text
+    assert "metrics.jsonl:1: the line is damaged and left out: a JSON object is expected, got int" in caplog.text

@@ -271,7 +271,7 @@ def test_text_with_control_tokens_is_words_and_recorded_as_such(assembly, role):
                 **{**ASKED, "max_tokens": 1, "messages": messages(text), "tools": tools(text)}
             )
             *_, episode = served.episodes
-            tokens_of.append(episode.trajectory().turns[0].context)
+            tokens_of.append(episode.build_trajectory().turns[0].context)
         return tokens_of
 
     harmless, *forged = played(assembly, work)
@@ -365,7 +365,7 @@ def test_redacted_text_is_in_no_message_and_no_token_and_the_rest_is_unchanged(a
         messages.append({"role": "user", "content": "now 2+3"})
         await served.client().chat.completions.create(model="tiny", messages=messages, max_tokens=6, seed=2)
         (episode,) = served.episodes
-        return episode.trajectory()
+        return episode.build_trajectory()
 
     original = played(assembly, work)
     redacted = redacting(original)

@@ -35,7 +35,7 @@ def test_tokens_of_an_agents_episode_are_those_of_the_native_loop(assembly):
             messages += [{"role": "tool", "tool_call_id": call.id, "content": "5"} for call in message.tool_calls or ()]
             messages.append({"role": "user", "content": "and now?"})
         (episode,) = served.episodes
-        return episode.trajectory()
+        return episode.build_trajectory()
 
     async def by_hand(served):
 
@@ -109,7 +109,7 @@ def test_truncated_history_starts_a_segment_and_trains_no_token_twice(assembly):
         await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "in short"}])
         await client.chat.completions.create(model="tiny", messages=[*HI, answer, {"role": "user", "content": "else"}])
         (episode,) = served.episodes
-        return episode.trajectory()
+        return episode.build_trajectory()
 
     lines = [Message("assistant", user(text).content) for text in ("one", "two", "three", "four")]
     trajectory = played(assembly, work, engine=Scripted(assembly, *lines))
@@ -140,7 +140,7 @@ def test_choices_of_a_response_are_siblings_with_different_seeds(assembly):
     async def work(served):
         response = await served.client().chat.completions.create(model="tiny", messages=HI, n=3, max_tokens=8, seed=5)
         (episode,) = served.episodes
-        return response, episode.trajectory()
+        return response, episode.build_trajectory()
 
     response, trajectory = played(assembly, work)
     assert [choice.index for choice in response.choices] == [0, 1, 2]

@@ -72,7 +72,7 @@ def test_conversation_continues_after_a_malformed_call_that_the_client_sends_bac
             answer = await client.chat.completions.create(model="tiny", messages=messages, tools=tools)
             messages += [answer.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "again"}]
         (episode,) = served.episodes
-        return episode.trajectory()
+        return episode.build_trajectory()
 
     trajectory = played(assembly, work, engine=Scripted(assembly, *lines))
     assert [turn.opens_segment for turn in trajectory.turns] == [True, False]

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from support.served_policy import HI, Scripted, at_a_socket, build_assembly, played, request, sent_raw, until
-from whetstone.serving import Episodes, Key
+from whetstone.serving import EpisodeRegistry, Key
 from whetstone.serving.streaming import EventStream
 
 CHAT = "/v1/chat/completions"
@@ -180,7 +180,7 @@ def test_disconnect_before_the_first_token_generates_nothing(assembly):
 
 def test_client_that_starts_too_many_episodes_ends_its_own():
     over = []
-    episodes = Episodes(over.append, max_open=4)
+    episodes = EpisodeRegistry(over.append, max_open=4)
     careful, greedy = Key("careful", ""), Key("greedy", "")
     episodes.open_episode(careful, {"id": "kept"})
     for number in range(9):

@@ -131,7 +131,7 @@ def test_recipe_selects_how_interventions_are_trained(tmp_path, learned_as, expe
         messages = await take_over(served.http(), "e")
         own = served.episodes.get(Key("", "", "admin"), "e").answers[0].message.text
         await request_answer(served.http(), "e", [*messages, {"role": "user", "content": "And then?"}], seed=5)
-        turns = served.live.turns.turns(range(served.live.turns.next))
+        turns = served.live.turns.get_turns(range(served.live.turns.next))
         recorded = []
         for turn in turns:
             (learned,) = turn.trajectory.turns
@@ -142,7 +142,7 @@ def test_recipe_selects_how_interventions_are_trained(tmp_path, learned_as, expe
             recorded.append((learned.message.text, turn.feedback.reward, set(learned.action.authors), turn.to_json()))
         wanted = [(own if text is None else text, *rest) for text, *rest in expected]
         assert [each[:3] for each in recorded] == [each[:3] for each in wanted]
-        scores = [[each.score.value for each in turn.group(reward_weight=1.0).trajectories] for turn in turns]
+        scores = [[each.score.value for each in turn.build_group(reward_weight=1.0).trajectories] for turn in turns]
         assert scores == {"demonstration": [[1.0]], "preference": [[1.0, -1.0]], "reward": [[-1.0, 0.0]]}.get(
             learned_as, []
         )
@@ -189,7 +189,7 @@ def test_with_interventions_as_the_reward_watched_responses_are_0_and_unwatched_
             await request_answer(http, name, [*messages, {"role": "user", "content": "And then?"}], seed=5)
             await post(http, f"/v1/episodes/{name}/take-over", message={"content": "B"}, by="Ada")
         served.episodes.close()
-        turns = served.live.turns.turns(range(served.live.turns.next))
+        turns = served.live.turns.get_turns(range(served.live.turns.next))
         return [(turn.episode, turn.answer, turn.feedback.reward, turn.feedback.why) for turn in turns]
 
     assert with_live(tmp_path, work, "live.intervention=reward", "live.turns_per_update=50") == [
@@ -259,7 +259,7 @@ def test_rating_is_the_reward_of_a_response_and_its_note_the_hint(tmp_path):
         assert (await post(http, rate, rating=-1, note="It should be B.", by="Ada"))[0] == 200
         assert (await post(http, rate, rating=1, by="Bo"))[0] == 409
         assert (await post(http, rate))[0] == 400
-        (turn,) = served.live.turns.turns([0])
+        (turn,) = served.live.turns.get_turns([0])
         assert (turn.feedback.reward, turn.feedback.hint, turn.feedback.why) == (
             -1.0,
             "It should be B.",
@@ -293,7 +293,7 @@ def test_intervention_requires_the_right_to_reward_and_has_the_name_of_the_key(t
         assert await as_("reward", "/v1/episodes/of-reward/take-over", **over) == 200
         assert await as_("admin", "/v1/episodes/of-use/take-over", **over) == 200
         assert await as_("nobody", "/v1/episodes/of-use/take-over", **over) == 401
-        return [turn.intervention.by for turn in served.live.turns.turns([0, 1])]
+        return [turn.intervention.by for turn in served.live.turns.get_turns([0, 1])]
 
     assert with_live(tmp_path, work, "live.turns_per_update=50", keys=keys) == ["reward", "admin"]
 
@@ -395,7 +395,9 @@ def test_held_response_is_sent_unchanged_if_accepted_or_unclaimed(tmp_path):
         assert response == late
         assert [len(episode.answers) for episode in served.episodes] == [1, 1]
         served.episodes.close()
-        stored = [(turn.episode, turn.feedback.why) for turn in served.live.turns.turns(range(served.live.turns.next))]
+        stored = [
+            (turn.episode, turn.feedback.why) for turn in served.live.turns.get_turns(range(served.live.turns.next))
+        ]
         assert stored == [("stands", "accepted by Ada")]
         assert [seat.over for seat in served.people.seats.values()] == ["said to be over", "deadline"]
 

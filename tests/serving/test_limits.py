@@ -216,54 +216,54 @@ def test_response_is_rewarded_once_per_request(assembly):
 
 def test_seats_and_notes_of_a_key_have_a_limit_of_bytes_that_does_not_affect_other_keys():
     queue = PeopleQueue(max_bytes=10_000)
-    first = queue.open(about="x" * 4000, seconds=60, owner="a")
+    first = queue.open_seat(about="x" * 4000, seconds=60, owner="a")
     message = {"role": "user", "content": "x" * 4000}
-    queue.ask(first.id, 0, [message])
+    queue.request_message(first.id, 0, [message])
     for store in (
-        lambda: queue.open(about="x" * 4000, seconds=60, owner="a"),
-        lambda: queue.note("x" * 4000, episode="e", answer=0, by="a", owner="a"),
+        lambda: queue.open_seat(about="x" * 4000, seconds=60, owner="a"),
+        lambda: queue.store_note("x" * 4000, episode="e", answer=0, by="a", owner="a"),
     ):
         with pytest.raises(RefusedError, match="bytes of 10000") as refused:
             store()
         assert refused.value.status == 429
-    queue.open(about="x" * 4000, seconds=60, owner="b")
-    queue.note("x" * 4000, episode="e", answer=0, by="b", owner="b")
+    queue.open_seat(about="x" * 4000, seconds=60, owner="b")
+    queue.store_note("x" * 4000, episode="e", answer=0, by="b", owner="b")
     queue.close(first.id)
-    queue.open(about="x" * 4000, seconds=60, owner="a")
+    queue.open_seat(about="x" * 4000, seconds=60, owner="a")
 
 
 def test_turn_of_a_seat_counts(tmp_path):
     queue = PeopleQueue(tmp_path / "people.jsonl", max_bytes=1000)
-    seat = queue.open(about="", seconds=60, owner="a")
+    seat = queue.open_seat(about="", seconds=60, owner="a")
     with pytest.raises(RefusedError, match="bytes of 1000"):
-        queue.ask(seat.id, 0, [{"role": "user", "content": "x" * 1000}])
+        queue.request_message(seat.id, 0, [{"role": "user", "content": "x" * 1000}])
     assert "asked" not in (tmp_path / "people.jsonl").read_text()
 
 
 def test_sizes_are_restored_after_a_restart_and_deleted_notes_do_not_count(tmp_path):
     queue = PeopleQueue(tmp_path / "people.jsonl", max_bytes=2000)
-    queue.note("x" * 1500, episode="e", answer=0, by="a", owner="a")
+    queue.store_note("x" * 1500, episode="e", answer=0, by="a", owner="a")
     reloaded = PeopleQueue(tmp_path / "people.jsonl", max_bytes=2000)
     for each in (queue, reloaded):
         with pytest.raises(RefusedError):
             each.note("x" * 1000, episode="f", answer=0, by="a", owner="a")
-    reloaded.forget("e")
+    reloaded.forget_episode("e")
     reloaded.note("x" * 1000, episode="f", answer=0, by="a", owner="a")
 
 
 def test_number_of_seats_per_key_is_bounded(monkeypatch):
     monkeypatch.setattr("whetstone.serving.human_in_the_loop.queue._MOST_OF_A_KEY", 3)
     queue = PeopleQueue()
-    seats = [queue.open(about="", seconds=60, owner="a") for _ in range(3)]
+    seats = [queue.open_seat(about="", seconds=60, owner="a") for _ in range(3)]
     with pytest.raises(RefusedError, match="3 open seats"):
-        queue.open(about="", seconds=60, owner="a")
-    queue.open(about="", seconds=60, owner="b")
+        queue.open_seat(about="", seconds=60, owner="a")
+    queue.open_seat(about="", seconds=60, owner="b")
     for seat in seats:
         queue.close(seat.id)
-        queue.open(about="", seconds=60, owner="a")
+        queue.open_seat(about="", seconds=60, owner="a")
     for _ in range(20):
         queue.close(next(seat.id for seat in queue.open_seats() if seat.owner == "a"))
-        queue.open(about="", seconds=60, owner="a")
+        queue.open_seat(about="", seconds=60, owner="a")
     assert sum(seat.owner == "a" for seat in queue.seats.values()) <= 6
 
 

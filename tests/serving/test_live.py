@@ -21,7 +21,7 @@ def test_feedback_on_a_response_is_scored_trained_and_served(tmp_path):
             await served.settled()
             assert served.weights() != before
             assert served.engine.version == served.live.journal.version == 1
-            (turn, _) = served.live.turns.turns([0, 1])
+            (turn, _) = served.live.turns.get_turns([0, 1])
             assert turn.feedback.reward == -1
             assert turn.feedback.hint == "No, it should be B."
             decoded = served.assembly.chat.tokenizer.decode(turn.hinted)
@@ -51,7 +51,7 @@ def copy_turns(store, folder, *, without=""):
     """Copy the scored turns of one run to another in their order."""
     other = type(store)(folder / "live" / "episodes")
     numbers = sorted(number for episode, of in store.episodes.items() if episode != without for number in of)
-    for turn in store.turns(numbers):
+    for turn in store.get_turns(numbers):
         other.add(turn)
 
 
@@ -90,7 +90,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", mostly_slow(["_admit", "learn", "save", "_record"], quick=["learn"]))
+@pytest.mark.parametrize("at", mostly_slow(["_admit", "apply_update", "save", "_record"], quick=["apply_update"]))
 def test_run_killed_anywhere_resumes_to_the_weights_of_an_undisturbed_one(tmp_path, undisturbed, monkeypatch, at):
     """Kill before a turn is stored, before an update, a checkpoint, or its record: no turn is lost or trained twice."""
     folder, *expected = undisturbed
@@ -226,7 +226,9 @@ def test_reward_of_the_client_counts_unless_a_scorer_decides(tmp_path):
             await corrected(served, "paid", says="And then?")
             assert served.live.turns.next == 0
             await served.http().post("/v1/episodes/paid/reward", json={"reward": 0.5, "turns": {"0": -2}})
-            return [(turn.answer, turn.feedback.reward, turn.feedback.why) for turn in served.live.turns.turns([0, 1])]
+            return [
+                (turn.answer, turn.feedback.reward, turn.feedback.why) for turn in served.live.turns.get_turns([0, 1])
+            ]
 
     paid = "paid by the client"
     assert asyncio.run(run()) == [(0, -2.0, paid), (1, 0.5, paid)]

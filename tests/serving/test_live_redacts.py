@@ -29,7 +29,7 @@ def test_live_run_stores_and_trains_redacted_text_and_people_see_all_meanwhile(t
             conversation = (await served.http().get("/v1/episodes/e0/conversation")).json()
             await served.settled()
             assert served.weights() != before
-            return conversation, served.live.turns.turns([0, 1]), served.assembly.chat.tokenizer
+            return conversation, served.live.turns.get_turns([0, 1]), served.assembly.chat.tokenizer
 
     conversation, turns, tokenizer = asyncio.run(run())
     assert "4111" in str(conversation["messages"])
@@ -62,10 +62,10 @@ def test_fully_redacted_or_unchecked_turn_is_not_stored(tmp_path, redact):
 def test_messages_of_people_are_redacted_on_disk_and_names_are_not(tmp_path):
     path = tmp_path / "people.jsonl"
     queue = PeopleQueue(path, redact=lambda text: text.replace("Ada", "[name]"))
-    seat = queue.open(about="Ada wants a refund", seconds=60.0)
-    queue.ask(seat.id, 0, [{"role": "assistant", "content": [{"type": "text", "text": "Hello Ada"}]}])
-    queue.claim("Ada")
-    queue.say(seat.id, "Ada", {"role": "user", "content": "I am Ada"})
+    seat = queue.open_seat(about="Ada wants a refund", seconds=60.0)
+    queue.request_message(seat.id, 0, [{"role": "assistant", "content": [{"type": "text", "text": "Hello Ada"}]}])
+    queue.claim_seat("Ada")
+    queue.store_message(seat.id, "Ada", {"role": "user", "content": "I am Ada"})
     assert queue.get(seat.id).answers[0]["message"]["content"] == "I am Ada"
     reopened = PeopleQueue(path)
     stored = reopened.get(seat.id)

@@ -138,7 +138,7 @@ def play_with_client(assembly, *, greedy=False, streamed=False):
                 if not calls:
                     break
             (episode,) = served.episodes
-            return episode.trajectory()
+            return episode.build_trajectory()
         finally:
             await served.close()
 

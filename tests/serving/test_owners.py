@@ -3,7 +3,7 @@
 import pytest
 
 from support.served_policy import HI, Scripted, build_assembly, played
-from whetstone.serving import Episodes, Key, Keys
+from whetstone.serving import EpisodeRegistry, Key, Keys
 from whetstone.serving.api_keys import hash_key
 
 CHAT = "/v1/chat/completions"
@@ -95,7 +95,7 @@ def test_two_keys_can_use_one_id_and_are_recorded_separately(assembly):
 
 
 def test_administrator_sees_episodes_of_any_key_with_own_ones_first():
-    episodes, admin, user = Episodes(), Key("root", "", "admin"), Key("agent", "")
+    episodes, admin, user = EpisodeRegistry(), Key("root", "", "admin"), Key("agent", "")
     other = episodes.open_episode(user, {"id": "e"})
     assert episodes.get(admin, "e") is other
     own = episodes._open_new("e", admin, "")
@@ -106,7 +106,7 @@ def test_administrator_sees_episodes_of_any_key_with_own_ones_first():
 
 def test_names_in_records_are_distinct_for_any_keys_and_ids():
     pairs = [("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c"), ("a", "b")]
-    episodes = Episodes()
+    episodes = EpisodeRegistry()
     names = [episodes.open_episode(Key(owner, "", "use"), {"id": id}).record_id for owner, id in pairs]
     assert len(set(names)) == len(names)
     assert episodes.open_episode(Key("", "", "use"), {"id": "e"}).record_id == "e"
@@ -114,7 +114,7 @@ def test_names_in_records_are_distinct_for_any_keys_and_ids():
 
 def test_ended_episodes_of_a_key_are_kept_independently_of_others(monkeypatch):
     monkeypatch.setattr("whetstone.serving.episodes._MAX_ENDED", 2)
-    episodes, careful, greedy = Episodes(), Key("careful", ""), Key("greedy", "")
+    episodes, careful, greedy = EpisodeRegistry(), Key("careful", ""), Key("greedy", "")
     episodes.end(episodes.open_episode(careful, {"id": "e"}))
     for number in range(9):
         episodes.end(episodes.open_episode(greedy, {"id": f"g{number}"}))

@@ -55,7 +55,7 @@ def test_person_chats_takes_over_by_keyboard_and_rates(tmp_path):
         assert episode.answers[2].before is episode.answers[1]
         await page.click("Bad")
         await page.until("document.querySelector('.note')?.textContent.includes('Ada')")
-        stored = [(turn.answer, turn.feedback.reward) for turn in served.live.turns.turns([0, 1])]
+        stored = [(turn.answer, turn.feedback.reward) for turn in served.live.turns.get_turns([0, 1])]
         assert stored == [(0, 1.0), (2, -1.0)]
         assert await page.run("typeof window.evil") == "undefined"
         assert await page.run("document.querySelectorAll('main img, main script').length") == 0
@@ -71,16 +71,16 @@ def test_person_chats_takes_over_by_keyboard_and_rates(tmp_path):
 @pytest.mark.slow
 def test_person_answers_as_the_user_on_a_phone_in_dark_mode(tmp_path):
     async def work(served, page, address):
-        seat = served.people.open(about="You want to cancel order 7.", seconds=600)
-        served.people.ask(seat.id, 0, [{"role": "assistant", "content": "How can I help?"}])
+        seat = served.people.open_seat(about="You want to cancel order 7.", seconds=600)
+        served.people.request_message(seat.id, 0, [{"role": "assistant", "content": "How can I help?"}])
         await page.click("Queue")
         await page.click("Take the next")
         await page.until("document.querySelector('.about')?.textContent === 'You want to cancel order 7.'")
         await page.write("#seat textarea", "Cancel it, please.")
         await page.click("Send")
         await page.until("document.querySelectorAll('li.user').length === 1")
-        assert (await served.people.words(seat.id, 0))["message"]["content"] == "Cancel it, please."
-        served.people.ask(seat.id, 1, [{"role": "assistant", "content": "Done. Anything else?"}])
+        assert (await served.people.wait_for_message(seat.id, 0))["message"]["content"] == "Cancel it, please."
+        served.people.request_message(seat.id, 1, [{"role": "assistant", "content": "Done. Anything else?"}])
         await page.until("document.querySelectorAll('li.assistant').length === 2")
         await page.write("#seat textarea", "No, thanks.")
         await page.click("Send, and end")

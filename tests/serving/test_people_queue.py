@@ -35,85 +35,85 @@ def make_queue(path=None, *, waiting=0, claim_seconds=60.0):
     queue = PeopleQueue(path, claim_seconds=claim_seconds, clock=clock)
     ids = []
     for number in range(waiting):
-        ids.append(queue.open(about=f"task {number}", seconds=600).id)
+        ids.append(queue.open_seat(about=f"task {number}", seconds=600).id)
         clock.now += 1
-        queue.ask(ids[-1], 0, HELLO)
+        queue.request_message(ids[-1], 0, HELLO)
     return queue, clock, ids
 
 
 def test_claimed_seats_are_exclusive_and_the_longest_waiting_is_first():
     queue, _, ids = make_queue(waiting=3)
-    assert [queue.claim(who).id for who in ("Ada", "Bo", "Cy")] == ids
-    assert queue.claim("Di") is None
-    assert queue.claim("Ada").id == ids[0]  # the claimed seat again
-    with pytest.raises(RefusedError, match="Bo has claimed it"):
-        queue.claim("Ada", ids[1])
-    with pytest.raises(RefusedError, match="Bo has claimed it"):
-        queue.say(ids[1], "Ada", {"role": "user", "content": "Hi"})
+    assert [queue.claim_seat(who).id for who in ("Ada", "Bo", "Cy")] == ids
+    assert queue.claim_seat("Di") is None
+    assert queue.claim_seat("Ada").id == ids[0]  # the claimed seat again
+    with pytest.raises(RefusedError, match="Bo has claimed this seat"):
+        queue.claim_seat("Ada", ids[1])
+    with pytest.raises(RefusedError, match="Bo has claimed this seat"):
+        queue.store_message(ids[1], "Ada", {"role": "user", "content": "Hi"})
 
 
 def test_returned_seat_goes_to_other_people_only():
     queue, _, (id,) = make_queue(waiting=1)
-    queue.claim("Ada")
-    queue.release(id, "Ada")
-    assert queue.claim("Ada") is None
-    assert queue.claim("Bo").id == id
-    with pytest.raises(RefusedError, match="Bo has claimed it"):
-        queue.release(id, "Ada")
+    queue.claim_seat("Ada")
+    queue.release_seat(id, "Ada")
+    assert queue.claim_seat("Ada") is None
+    assert queue.claim_seat("Bo").id == id
+    with pytest.raises(RefusedError, match="Bo has claimed this seat"):
+        queue.release_seat(id, "Ada")
 
 
 def test_claim_ends_at_its_deadline_and_a_seat_at_that_of_its_turn():
     queue, clock, (id,) = make_queue(waiting=1)
-    queue.claim("Ada")
+    queue.claim_seat("Ada")
     clock.now += 59
-    assert queue.claim("Bo") is None
+    assert queue.claim_seat("Bo") is None
     clock.now += 1
     with pytest.raises(RefusedError, match="claim it first"):
-        queue.say(id, "Ada", {"role": "user", "content": "late"})
-    assert queue.claim("Ada") is None
-    assert queue.claim("Bo").id == id
+        queue.store_message(id, "Ada", {"role": "user", "content": "late"})
+    assert queue.claim_seat("Ada") is None
+    assert queue.claim_seat("Bo").id == id
     clock.now += 600
-    assert queue.claim("Cy") is None
+    assert queue.claim_seat("Cy") is None
     assert queue.get(id).over == "deadline"
     with pytest.raises(RefusedError, match="the seat is over: deadline"):
-        queue.say(id, "Bo", {"role": "user", "content": "too late"})
+        queue.store_message(id, "Bo", {"role": "user", "content": "too late"})
 
 
 def test_speaker_keeps_the_seat_while_the_agent_works():
     queue, clock, (id,) = make_queue(waiting=1)
-    queue.claim("Ada")
-    queue.say(id, "Ada", {"role": "user", "content": "Hi"})
+    queue.claim_seat("Ada")
+    queue.store_message(id, "Ada", {"role": "user", "content": "Hi"})
     clock.now += 500
     with pytest.raises(RefusedError, match="no message is requested"):
-        queue.say(id, "Ada", {"role": "user", "content": "Hello?"})
-    queue.ask(id, 1, [{"role": "assistant", "content": "Well?"}])
+        queue.store_message(id, "Ada", {"role": "user", "content": "Hello?"})
+    queue.request_message(id, 1, [{"role": "assistant", "content": "Well?"}])
     assert (
-        queue.ask(id, 1, [{"role": "assistant", "content": "Well?"}]).num_requested == 2
+        queue.request_message(id, 1, [{"role": "assistant", "content": "Well?"}]).num_requested == 2
     )  # requested again, as after a failure
-    queue.say(id, "Ada", {"role": "user", "content": "Bye"}, ended=True)
+    queue.store_message(id, "Ada", {"role": "user", "content": "Bye"}, ended=True)
     assert [message["content"] for message in queue.get(id).messages] == ["How can I help?", "Hi", "Well?", "Bye"]
     with pytest.raises(RefusedError, match="the seat is over"):
-        queue.ask(id, 2, [])
+        queue.request_message(id, 2, [])
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"said": "'])
 def test_killed_queue_restores_all_confirmed_changes(tmp_path, torn):
     path = tmp_path / "people.jsonl"
     queue, clock, ids = make_queue(path, waiting=3)
-    queue.claim("Ada")
-    queue.say(ids[0], "Ada", {"role": "user", "content": "Hi"})
-    queue.claim("Bo")
-    queue.release(ids[1], "Bo")
-    queue.note("unclear", episode="e", answer=0, by="Ada")
+    queue.claim_seat("Ada")
+    queue.store_message(ids[0], "Ada", {"role": "user", "content": "Hi"})
+    queue.claim_seat("Bo")
+    queue.release_seat(ids[1], "Bo")
+    queue.store_note("unclear", episode="e", answer=0, by="Ada")
     with path.open("ab") as file:
         file.write(torn)
     reopened = PeopleQueue(path, claim_seconds=60.0, clock=clock)
     assert reopened.seats == queue.seats
     assert reopened.notes == queue.notes
-    assert reopened.claim("Bo").id == ids[2]
+    assert reopened.claim_seat("Bo").id == ids[2]
     assert PeopleQueue(path, clock=clock).seats == reopened.seats
-    reopened.ask(reopened.open(about="held", seconds=60, kind="policy", episode="e").id, 0, HELLO)
-    reopened.forget("e")
+    reopened.request_message(reopened.open_seat(about="held", seconds=60, kind="policy", episode="e").id, 0, HELLO)
+    reopened.forget_episode("e")
     assert PeopleQueue(path, clock=clock).seats.keys() == reopened.seats.keys() == set(ids)
     assert b"unclear" not in path.read_bytes()
     assert b"held" not in path.read_bytes()
@@ -125,8 +125,8 @@ def test_killed_queue_restores_all_confirmed_changes(tmp_path, torn):
 def test_concurrent_people_share_the_queue_without_duplicates(tmp_path):
     async def work(served):
         for number in range(12):
-            seat = served.people.open(about=str(number), seconds=600)
-            served.people.ask(seat.id, 0, HELLO)
+            seat = served.people.open_seat(about=str(number), seconds=600)
+            served.people.request_message(seat.id, 0, HELLO)
         http, claimed = served.http(), []
 
         async def person(name):

@@ -221,7 +221,7 @@ async def ask_two_turns(served):
         texts.append(response.choices[0].message.content)
         history += [{"role": "assistant", "content": texts[-1]}, {"role": "user", "content": "and now?"}]
     (episode,) = served.episodes
-    return texts, response.usage.prompt_tokens, [turn.action.ids for turn in episode.trajectory().turns]
+    return texts, response.usage.prompt_tokens, [turn.action.ids for turn in episode.build_trajectory().turns]
 
 
 @pytest.mark.parametrize("text", ["", "Let me see. "])

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from support.served_policy import Served, build_assembly, played
 from whetstone.chat.api.completion_routes import ROUTES
 from whetstone.optional_dependencies import get_package_version
-from whetstone.serving import Episodes, Server, build_serving_app
+from whetstone.serving import EpisodeRegistry, Server, build_serving_app
 
 ANSWERED = ("/health", "/v1/models", "/v1/episodes", "/v1/completions")
 """Routes that accept every request of the document; messages also have an order, which no schema expresses."""
@@ -20,7 +20,7 @@ ANSWERED = ("/health", "/v1/models", "/v1/episodes", "/v1/completions")
 
 def document(name):
     """Return the document of a server without people and live learning, which needs no model."""
-    return build_serving_app(Server(None, Episodes(), name=name)).document
+    return build_serving_app(Server(None, EpisodeRegistry(), name=name)).document
 
 
 @pytest.fixture(scope="module")

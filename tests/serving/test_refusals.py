@@ -74,8 +74,8 @@ def test_reward_for_an_ended_unknown_or_foreign_episode_is_refused_with_a_hint(a
 
     responses, reward = played(assembly, work, keys=keys)
     assert [status for status, _ in responses] == [404, 404, 403, 400, 400, 400, 400, 200, 409]
-    hints = ("x-whetstone-episode", "x-whetstone-episode", "role reward", "there are reward, turn", "number",
-             "1 answers, from 0", "number", "", "start another")  # fmt: skip
+    hints = ("x-whetstone-episode", "x-whetstone-episode", "role reward", "allowed: reward, turn", "number",
+             "1 answers, counted from 0", "number", "", "start another")  # fmt: skip
     for (_, message), hint in zip(responses, hints, strict=True):
         assert hint in message
     assert reward == [0.25]

@@ -109,7 +109,7 @@ def test_conversation_continues_after_a_call_that_was_text(format):
             answer = await client.chat.completions.create(model="tiny", messages=messages)
             messages += [{"role": "assistant", "content": answer.choices[0].message.content}, *HI]
         (episode,) = served.episodes
-        return episode.trajectory()
+        return episode.build_trajectory()
 
     trajectory = played(assembly, work, engine=Scripted(assembly, called("stop"), Message("assistant", (Text("so"),))))
     assert [turn.opens_segment for turn in trajectory.turns] == [True, False]

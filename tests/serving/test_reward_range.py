@@ -79,7 +79,7 @@ def test_the_range_is_a_key_of_the_recipe(tmp_path):
 
     statuses, message = asyncio.run(run())
     assert statuses == [400, 400, 200]
-    assert message == "reward: a reward is from 0 to 1 (live.reward_range), got -0.1"
+    assert message == "reward: a reward must be from 0 to 1 (live.reward_range), got -0.1"
 
 
 @pytest.mark.parametrize("value", ["[1, 0]", "[0, 0]", "[0]", "[0, 1, 2]", "[0, .nan]", "[-.inf, .inf]", "5"])

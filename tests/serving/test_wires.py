@@ -103,7 +103,7 @@ def test_conversation_has_the_same_tokens_through_every_api(assembly, scripted):
         async def work(served):
             await by(served, 90 if scripted else 16)
             (episode,) = served.episodes
-            return episode.trajectory()
+            return episode.build_trajectory()
 
         return played(assembly, work, engine=Scripted(assembly, *LINES) if scripted else None)
 
@@ -178,7 +178,7 @@ def test_prompt_that_continues_a_response_follows_its_tokens(assembly):
         ids = [*known.context.ids, *known.action.ids, *tokenizer.encode("four")]
         await client.completions.create(model="tiny", prompt=ids, max_tokens=6, stop=["never"])
         await client.completions.create(model="tiny", prompt="else", max_tokens=6)
-        return first, [episode.trajectory() for episode in served.episodes]
+        return first, [episode.build_trajectory() for episode in served.episodes]
 
     def _text(served):
         (episode,) = served.episodes

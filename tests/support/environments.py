@@ -88,7 +88,7 @@ def trace(name):
     task = source.task(1)
     expert = by_expert(name, task, source)
     make = functools.partial(environment_of, name)
-    chance = asyncio.run(play_with_policy(make, task, RandomPolicy(3).action, seed=7, max_turns=12))
+    chance = asyncio.run(play_with_policy(make, task, RandomPolicy(3).choose_action, seed=7, max_turns=12))
     return [task.id, expert.digest, chance.digest]
 
 

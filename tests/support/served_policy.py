@@ -13,7 +13,7 @@ from whetstone.chat import Message, ToolCall
 from whetstone.inference import Generation
 from whetstone.inference.protocol import EngineCapabilities
 from whetstone.recipe import load_recipe
-from whetstone.serving import CompletionService, Episodes, Keys, Server, build_serving_app
+from whetstone.serving import CompletionService, EpisodeRegistry, Keys, Server, build_serving_app
 from whetstone.serving.http_server import build_server
 from whetstone.serving.human_in_the_loop import PeopleQueue, people_routes
 
@@ -43,7 +43,7 @@ class Served:
     def __init__(self, assembly, *, engine=None, keys=None, limits=None, **options):
         self.assembly, self.engine = assembly, engine or assembly.build_engine()
         self.over = []
-        self.episodes = Episodes(self.over.append, **options)
+        self.episodes = EpisodeRegistry(self.over.append, **options)
         speaker = CompletionService(self.engine, assembly.chat, context_length=assembly.policy.context_length)
         self.server = Server(speaker, self.episodes, name="tiny", keys=keys or Keys(), **(limits or {}))
         self.people = PeopleQueue()

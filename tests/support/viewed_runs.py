@@ -39,7 +39,7 @@ def made_run(folder, *, steps=3, tasks=2, samples=2, metrics=True, **changes):
         numbers = range(step * tasks, (step + 1) * tasks)
         for number in numbers:
             played(store, number, samples, **changes)
-        store.consume(step, list(numbers))
+        store.consume_groups(step, list(numbers))
         store.finish(step)
         if metrics:
             Journal(folder).record("reinforcement", step + 1, row(step))
@@ -50,10 +50,10 @@ def made_run(folder, *, steps=3, tasks=2, samples=2, metrics=True, **changes):
 def played(store, number, samples=2, **changes):
     """Store a sampled group."""
     task = Task(f"sums/{number}", "")
-    store.admit(number, 0, number)
+    store.admit_group(number, 0, number)
     names = [f"group-{number}/{task.id}#{k}" for k in range(samples)]
     trajectories = [episode(name, task.id, reward=float(k % 2), **changes) for k, name in enumerate(names)]
-    store.keep(Group(task, tuple(trajectories), number))
+    store.store_group(Group(task, tuple(trajectories), number))
 
 
 def row(step, **more):

@@ -223,7 +223,7 @@ def test_recipe_with_them_passes_the_checks(tmp_path):
     source, make, reward = build_scoring_components(load_recipe("demo", [*overrides, "ablations=null"]))
 
     async def main():
-        return [check async for check in Audit(make, source, reward, tasks=3).checks()]
+        return [check async for check in Audit(make, source, reward, tasks=3).run_checks()]
 
     assert [check for check in asyncio.run(main()) if check.verdict.value == "fail"] == []
 
@@ -265,7 +265,7 @@ def test_humaneval():
     async def main():
         return {
             check.name: check.said
-            async for check in Audit(make, source, reward, tasks=3).checks()
+            async for check in Audit(make, source, reward, tasks=3).run_checks()
             if check.verdict.value == "fail"
         }
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from support.small import SMALL, TEACHING, StopAfter, Stopped
-from whetstone.analysis import Replay
+from whetstone.analysis import RunReplay
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import final_policy, train
@@ -68,7 +68,7 @@ def test_evaluations_can_be_recomputed(runs):
     folder, _ = runs
 
     async def everything():
-        return [each async for each in Replay(folder / "beside").everything()]
+        return [each async for each in RunReplay(folder / "beside").recompute_all()]
 
     changes = {each.what: each.changed for each in asyncio.run(everything())}
     assert changes["evaluation (reinforcement-000004)"] == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.cli import whetstone
 from support.small import SMALL
 from whetstone.algorithms import ADVANTAGES
-from whetstone.analysis import Replay
+from whetstone.analysis import RunReplay
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.plugins import get_component_options
 from whetstone.recipe import load_recipe
@@ -208,7 +208,7 @@ def test_replay_repeats_the_updates_before_and_after_a_change(run):
 
 
 async def _replayed(run_dir):
-    return [check async for check in Replay(run_dir).everything(updates=True)]
+    return [check async for check in RunReplay(run_dir).recompute_all(updates=True)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.small import StopAfter, Stopped
-from whetstone.analysis.replay_check import Replay
+from whetstone.analysis.replay_check import RunReplay
 from whetstone.errors import RecipeError
 from whetstone.recipe import list_stages, load_recipe
 from whetstone.reporting import Progress
@@ -70,4 +70,4 @@ def test_policy_with_a_hint_is_its_own_teacher_and_a_kill_changes_nothing(tmp_pa
 
 
 async def computed_again(folder):
-    return [check async for check in Replay(folder).everything(updates=True)]
+    return [check async for check in RunReplay(folder).recompute_all(updates=True)]

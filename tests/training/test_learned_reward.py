@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from support.learners import Noting, assembled, groups
 from support.small import SMALL, StopAfter, Stopped
 from whetstone.algorithms.objectives.reward_model_loss import bradley_terry
-from whetstone.analysis import Replay
+from whetstone.analysis import RunReplay
 from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
 from whetstone.learning.reward_learner import RewardLearner
@@ -42,7 +42,7 @@ def weights(run, member=""):
 
 def replay_everything(run):
     async def collect():
-        return [check async for check in Replay(run).everything(updates=True)]
+        return [check async for check in RunReplay(run).recompute_all(updates=True)]
 
     return asyncio.run(collect())
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from support.small import SMALL, TEACHING, StopAfter, Stopped
-from whetstone.analysis import Explainer, Replay
+from whetstone.analysis import Explainer, RunReplay
 from whetstone.assembly import assemble
 from whetstone.assembly.member_recipes import member_recipe
 from whetstone.cli.main import cli
@@ -35,7 +35,7 @@ def game(*changes):
 
 def replay_everything(run):
     async def collect():
-        return [check async for check in Replay(run).everything(updates=True)]
+        return [check async for check in RunReplay(run).recompute_all(updates=True)]
 
     return asyncio.run(collect())
 

@@ -8,7 +8,7 @@ import torch
 
 from support.small import TEACHING, StopAfter, Stopped
 from whetstone.analysis.explain import Explainer
-from whetstone.analysis.replay_check import Replay
+from whetstone.analysis.replay_check import RunReplay
 from whetstone.assembly import assemble
 from whetstone.errors import DataError, RecipeError, RunDirectoryError
 from whetstone.recipe import load_recipe
@@ -100,7 +100,7 @@ def test_stored_episodes_are_explained_and_replayed_like_fresh_ones(tmp_path, sm
     explanation = asyncio.run(explainer.explain_trajectory(stored_id))
     assert explanation.update == 2
     assert "replayed" in {step.value for step in explanation.chain}
-    replayed = asyncio.run(Replay(tmp_path / "run").from_checkpoint())
+    replayed = asyncio.run(RunReplay(tmp_path / "run").from_checkpoint())
     metrics = asyncio.run(replayed.step())
     assert metrics["offline/reward"] == rows(tmp_path / "run")[replayed.done - 1]["offline/reward"]
 
@@ -198,7 +198,7 @@ def test_imagined_groups_are_played_once_and_are_the_same_after_a_kill(tmp_path,
 
 
 async def computed_again(run):
-    return [check async for check in Replay(run).everything(updates=True)]
+    return [check async for check in RunReplay(run).recompute_all(updates=True)]
 
 
 def test_imagined_environment_with_a_wrong_tool_is_refused():

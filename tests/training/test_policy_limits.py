@@ -27,19 +27,19 @@ def demonstration(name, *lengths, author=Author.EXPERT):
 def test_an_answer_of_the_limit_fits_and_a_longer_one_is_counted():
     # 4 tokens with the end of the turn can be sampled with a limit of 4, and 5 cannot
     limits = PolicyLimits(max_new_tokens=4, max_turns=9).add([demonstration("a", 4, 1), demonstration("b", 5, 2)])
-    (problem,) = limits.problems("supervised.data")
+    (problem,) = limits.find_problems("supervised.data")
     assert problem.text.startswith(
         "supervised.data: 1 of 2 demonstrations have an answer that the policy cannot produce"
     )
     assert "rollout.max_new_tokens is 4, and the longest answer has 5 tokens (b)" in problem.text
     assert problem.remedy == "set rollout.max_new_tokens=5, or shorten the answers"
     raised = PolicyLimits(max_new_tokens=5, max_turns=9).add([demonstration("a", 4, 1), demonstration("b", 5, 2)])
-    assert raised.problems("supervised.data") == []
+    assert raised.find_problems("supervised.data") == []
 
 
 def test_turns_beyond_the_limit_are_counted():
     limits = PolicyLimits(max_new_tokens=9, max_turns=2).add([demonstration("a", 1, 1), demonstration("b", 1, 1, 1)])
-    (problem,) = limits.problems("offline.data")
+    (problem,) = limits.find_problems("offline.data")
     assert "1 of 2 demonstrations have more turns" in problem.text
     assert "environment.max_turns is 2, and the longest demonstration has 3 turns (b)" in problem.text
     assert problem.remedy == "set environment.max_turns=3, or shorten the demonstrations"
@@ -48,7 +48,7 @@ def test_turns_beyond_the_limit_are_counted():
 def test_an_inserted_turn_is_no_example_and_an_episode_without_turns_is_ignored():
     inserted = demonstration("a", 9, author=Author.INSERTED)
     limits = PolicyLimits(max_new_tokens=4, max_turns=1).add([inserted, demonstration("b")])
-    assert (limits.count, limits.problems("x")) == (1, [])
+    assert (limits.count, limits.find_problems("x")) == (1, [])
 
 
 @pytest.fixture(scope="module")

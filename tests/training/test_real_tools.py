@@ -6,7 +6,7 @@ import pytest
 
 from support.sandbox import needs_isolation
 from support.small import SMALL
-from whetstone.analysis import Replay
+from whetstone.analysis import RunReplay
 from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
@@ -58,7 +58,7 @@ def test_demonstrations_are_computed_by_the_interpreter(tmp_path):
 
 def test_recorded_run_is_recomputed_without_its_interpreter(finished):
     async def replayed():
-        return [each async for each in Replay(finished[0]).everything()]
+        return [each async for each in RunReplay(finished[0]).recompute_all()]
 
     compared = asyncio.run(replayed())
     assert sum(each.count for each in compared) > 0

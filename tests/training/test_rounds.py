@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from support.small import StopAfter, Stopped
-from whetstone.analysis.replay_check import Replay
+from whetstone.analysis.replay_check import RunReplay
 from whetstone.errors import RecipeError, RunDirectoryError
 from whetstone.recipe import list_stages, load_recipe
 from whetstone.record import RunRecord
@@ -149,12 +149,12 @@ def test_sampling_changes_no_weight_and_stores_every_episode(tmp_path):
     assert rows[0]["cost_per_step/episodes"] == 12
     checks = asyncio.run(computed_again(folder))
     assert not any(check.changed for check in checks)
-    with pytest.raises(RunDirectoryError, match="no update is on record"):
+    with pytest.raises(RunDirectoryError, match="the record has no updates to replay"):
         asyncio.run(computed_again(folder, updates=True))
 
 
 async def computed_again(folder, **how):
-    return [check async for check in Replay(folder).everything(**how)]
+    return [check async for check in RunReplay(folder).recompute_all(**how)]
 
 
 @pytest.mark.slow

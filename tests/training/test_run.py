@@ -187,7 +187,7 @@ def test_damaged_checkpoint_is_reported_and_the_previous_one_used(tmp_path, caps
     (last / damaged).write_bytes(content)
     train(resolved, tmp_path / "run", resume=True, progress=Progress())
     message = " ".join(capsys.readouterr().err.split())
-    assert "a damaged checkpoint (" in message
+    assert "damaged checkpoint (" in message
     assert "resuming from step 3" in message
     resumed = final_policy(tmp_path / "run").model.state_dict()
     assert all(torch.equal(value, resumed[name]) for name, value in weights.items())

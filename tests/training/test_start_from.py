@@ -112,11 +112,11 @@ def test_a_started_run_that_is_killed_resumes_to_the_same_weights(source, tmp_pa
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        ("SOURCE@7", "has no checkpoint 7; it has 1, 2, 3"),
-        ("/nowhere", "has no checkpoint; it has none"),
+        ("SOURCE@7", "has no checkpoint of step 7; existing steps: 1, 2, 3"),
+        ("/nowhere", "has no checkpoint; it is not a run with checkpoints"),
         (
             "{path: SOURCE, what: all}",
-            "the checkpoint is of reinforcement with .*, the first stage .* adamw",
+            "the checkpoint is of stage reinforcement with optimizer .*, but the first stage .* adamw",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 
 from support.slow import mostly_slow
 from support.small import StopAfter, Stopped
-from whetstone.analysis import Explainer, Replay
+from whetstone.analysis import Explainer, RunReplay
 from whetstone.errors import RecipeError, SamplingExhausted
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import final_policy, train
@@ -98,7 +98,7 @@ def test_updates_are_repeated_exactly(tmp_path, small_demo, name):
     )
 
     async def replayed():
-        return [each async for each in Replay(tmp_path / "run").everything(updates=True)]
+        return [each async for each in RunReplay(tmp_path / "run").recompute_all(updates=True)]
 
     results = {each.what: each for each in asyncio.run(replayed())}
     (updates,) = (each for what, each in results.items() if what.startswith("updates"))
@@ -130,7 +130,7 @@ def test_why_explains_a_replayed_trajectory_and_the_replaced_one(tmp_path, small
     )
     update = next(k for k, row in enumerate(metrics(tmp_path / "run")) if row["replay/injected"] == 2)
     explainer = Explainer(tmp_path / "run")
-    for id, *_ in explainer.trajectories(update + 1):
+    for id, *_ in explainer.list_trajectories(update + 1):
         if id.endswith("#0"):
             replaced = asyncio.run(explainer.explain_trajectory(id))
             break

@@ -28,7 +28,7 @@ def load_everything(folder, tmp_path, **options):
     (run,) = open_runs([folder], cache=tmp_path / "cache", **options)
     viewer = Viewer([run], folders=[folder])
     run.refresh()
-    viewer.state(), viewer.compare(), run.curves(), run.tokenizer(), viewer.steps(run, {})
+    viewer.state(), viewer.compare(), run.build_curves(), run.load_tokenizer(), viewer.steps(run, {})
     return run, run.describe_run()
 
 
@@ -111,7 +111,7 @@ def test_summary_of_other_types_is_no_verdict(tmp_path, interval):
     (folder / "evaluations" / "reinforcement-000001.json").write_text(json.dumps(summary))
     run, overview = load_everything(folder, tmp_path)
     assert overview["evaluations"][0]["interval"] is None
-    assert "evaluation/success" not in run.curves()["reinforcement"]
+    assert "evaluation/success" not in run.build_curves()["reinforcement"]
 
 
 def test_a_run_of_authors_of_any_length_is_shown_as_long_as_its_tokens(tmp_path):

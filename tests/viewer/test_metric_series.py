@@ -35,7 +35,7 @@ def test_damaged_lines_are_counted_and_skipped(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'nonsense\n[1]\n{"stage": "a"}\n{"stage": "a", "step": 1}\n\xff\n')
     metrics = MetricRows(tmp_path)
     metrics.refresh()
-    assert (len(metrics.rows), metrics.damaged, metrics.stages()) == (1, 4, ["a"])
+    assert (len(metrics.rows), metrics.damaged, metrics.list_stages()) == (1, 4, ["a"])
 
 
 def test_success_has_the_interval_of_its_episodes():

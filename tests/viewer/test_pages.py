@@ -76,7 +76,7 @@ def folder(tmp_path_factory):
         for step in range(20):
             for number in (2 * step, 2 * step + 1):
                 played(store, number, 3)
-            store.consume(step, [2 * step, 2 * step + 1])
+            store.consume_groups(step, [2 * step, 2 * step + 1])
             success = 0.2 + 0.03 * step
             more = {"episode/success": success, "reward/mean": success, "update/grad_norm": 0.5}
             Journal(run).record("reinforcement", step + 1, row(step, **more))
@@ -322,7 +322,7 @@ def test_new_results_of_a_run_appear(open_page, folder, tmp_path):
         until(other, "document.querySelector('.progress')?.innerText.includes('step 1 of 40')")
         store = RunStore(run, groups_per_file=2)
         played(store, 2)
-        store.consume(1, [2])
+        store.consume_groups(1, [2])
         store.close()
         Journal(run).record("reinforcement", 2, row(1))
         until(page, "document.querySelector('.said').dataset.count == 6")

@@ -56,14 +56,18 @@ def test_missing_run_is_reported_with_the_nearest(tmp_path):
 
 def test_run_is_running_silent_or_finished_by_its_files(tmp_path, open_viewed):
     folder = made_run(tmp_path / "run")
-    assert open_viewed(folder).progress()["state"] == "running"
-    assert [open_viewed(folder).progress()[key] for key in ("stage", "step", "steps")] == ["reinforcement", 3, 40]
+    assert open_viewed(folder).describe_progress()["state"] == "running"
+    assert [open_viewed(folder).describe_progress()[key] for key in ("stage", "step", "steps")] == [
+        "reinforcement",
+        3,
+        40,
+    ]
     long_ago = time.time() - 3600
     for name in ("metrics.jsonl", "store/journal.jsonl"):
         os.utime(folder / name, (long_ago, long_ago))
-    assert open_viewed(folder).progress()["state"] == "silent"
+    assert open_viewed(folder).describe_progress()["state"] == "silent"
     (folder / "summary.json").write_text("{}")
-    assert open_viewed(folder).progress()["state"] == "finished"
+    assert open_viewed(folder).describe_progress()["state"] == "finished"
 
 
 @pytest.mark.parametrize(("late", "word"), [(0.8, "learning"), (0.1, "falling"), (0.4, "flat"), (0.99, "learning")])
@@ -72,7 +76,7 @@ def test_the_verdict_follows_success(tmp_path, open_viewed, late, word):
     for step in range(20):
         success = (0.4 if step < 10 else late) + 0.001 * (-1) ** step
         Journal(folder).record("reinforcement", step + 1, row(step, **{"episode/success": success}))
-    assert open_viewed(folder).verdict()["word"] == word
+    assert open_viewed(folder).assess_health()["word"] == word
 
 
 def test_last_stage_that_lost_success_is_worse_despite_earlier_gains(tmp_path, open_viewed):
@@ -87,7 +91,7 @@ def test_last_stage_that_lost_success_is_worse_despite_earlier_gains(tmp_path, o
 
 
 def test_few_steps_have_no_verdict(tmp_path, open_viewed):
-    assert open_viewed(made_run(tmp_path / "run")).verdict()["word"] == "early"
+    assert open_viewed(made_run(tmp_path / "run")).assess_health()["word"] == "early"
 
 
 @pytest.mark.parametrize(("after", "word"), [([0.7, 0.9], "learned"), ([0.3, 0.6], "flat"), ([0.0, 0.1], "worse")])
@@ -95,7 +99,7 @@ def test_held_out_tasks_decide_the_verdict_of_a_finished_run(tmp_path, open_view
     folder = made_run(tmp_path / "run")
     ends = {"before": {"success": 0.4, "interval": [0.3, 0.5]}, "after": {"success": sum(after) / 2, "interval": after}}
     (folder / "summary.json").write_text(json.dumps(ends))
-    assert open_viewed(folder).verdict()["word"] == word
+    assert open_viewed(folder).assess_health()["word"] == word
 
 
 def test_evaluations_are_in_the_order_of_training(tmp_path, open_viewed):
@@ -103,10 +107,10 @@ def test_evaluations_are_in_the_order_of_training(tmp_path, open_viewed):
     for name in ("reinforcement", "reinforcement-000010", "untrained", "reinforcement-000002"):
         evaluated(folder, name, 0.5, [0.4, 0.6])
     run = open_viewed(folder)
-    assert [evaluation["name"] for evaluation in run.evaluations()] == [
+    assert [evaluation["name"] for evaluation in run.read_evaluations()] == [
         "untrained", "reinforcement-000002", "reinforcement-000010", "reinforcement"
     ]  # fmt: skip
-    assert run.curves()["reinforcement"]["evaluation/success"]["x"] == [2, 10]
+    assert run.build_curves()["reinforcement"]["evaluation/success"]["x"] == [2, 10]
 
 
 def test_missing_or_damaged_files_are_reported_and_the_rest_is_shown(tmp_path, open_viewed):
@@ -133,8 +137,8 @@ def test_recipe_is_shown_key_by_key():
 def test_tokenizer_is_that_of_the_last_checkpoint(tmp_path, open_viewed):
     folder = made_run(tmp_path / "run")
     run = open_viewed(folder)
-    assert run.tokenizer() is None
+    assert run.load_tokenizer() is None
     (folder / "checkpoints").mkdir()
     save_policy(build_tiny(["Compute 12"], hidden=8, heads=1, layers=1), folder / "checkpoints" / "step-000002")
     (folder / "checkpoints" / "step-000003").mkdir()  # partially written
-    assert run.tokenizer().get_vocab_size() > 0
+    assert run.load_tokenizer().get_vocab_size() > 0

@@ -1,6 +1,6 @@
 """Counts of tool calls."""
 
-from whetstone.viewer.tool_use import summarize_tools
+from whetstone.viewer.viewer_app import summarize_tools
 
 
 def test_calls_failures_and_latency_per_tool():

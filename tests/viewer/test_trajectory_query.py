@@ -48,18 +48,18 @@ def index(tmp_path_factory):
     ],
 )
 def test_filters_select_matching_trajectories(index, query, count):
-    assert index.page(TrajectoryQuery.parse(query)).count == count
+    assert index.query_page(TrajectoryQuery.parse(query)).count == count
 
 
 def test_sorting_by_a_component_puts_missing_values_last(index):
-    rows = index.page(TrajectoryQuery.parse({"sort": "component:brief", "descending": "0"})).rows
+    rows = index.query_page(TrajectoryQuery.parse({"sort": "component:brief", "descending": "0"})).rows
     assert [row["id"] for row in rows[:2]] == ["e/0", "e/1"]
     assert "brief" not in rows[2]["parts"]
 
 
 def test_pages_are_consecutive(index):
-    unpaged = [row["id"] for row in index.page(TrajectoryQuery(limit=10)).rows]
-    assert [row["id"] for row in index.page(TrajectoryQuery(limit=4, offset=3)).rows] == unpaged[3:7]
+    unpaged = [row["id"] for row in index.query_page(TrajectoryQuery(limit=10)).rows]
+    assert [row["id"] for row in index.query_page(TrajectoryQuery(limit=4, offset=3)).rows] == unpaged[3:7]
 
 
 @pytest.mark.parametrize(
@@ -71,24 +71,24 @@ def test_pages_are_consecutive(index):
         ({"measure": "component:x) OR 1=1 --", "above": "0"}, "no component"),
         ({"above": "much"}, 'above: "much" is not a number'),
         ({"above": "nan"}, "is not a number"),
-        ({"limit": "100000"}, "limit 1 to 200"),
-        ({"offset": "-1"}, "offset is 0 or more"),
+        ({"limit": "100000"}, "limit from 1 to 200"),
+        ({"offset": "-1"}, "offset must be at least 0"),
         ({"text": "*** ---"}, "contain a letter or digit"),
     ],
 )
 def test_invalid_query_is_refused(index, query, message):
     with pytest.raises(RefusedError, match=message.replace("(", r"\(").replace("*", r"\*")):
-        index.page(TrajectoryQuery.parse(query))
+        index.query_page(TrajectoryQuery.parse(query))
 
 
 @pytest.mark.parametrize("text", ['"', "a OR b", "NEAR(a, b)", "said : x", "x*", "'; --", "\0a", "^a", "-a"])
 def test_search_text_has_no_operators(index, text):
     try:
-        index.page(TrajectoryQuery.parse({"text": text}))
+        index.query_page(TrajectoryQuery.parse({"text": text}))
     except RefusedError as refused:
         assert "contain a letter or digit" in str(refused)  # noqa: PT017
 
 
 def test_names_with_sql_characters_are_names(index):
     for name in ("task", "kind", "ended", "tool", "part", "mark"):
-        assert index.page(TrajectoryQuery.parse({name: "' OR 1=1 --%"})).count == 0
+        assert index.query_page(TrajectoryQuery.parse({name: "' OR 1=1 --%"})).count == 0

@@ -107,7 +107,7 @@ def test_comparison_file_is_read_if_it_exists(runs, tmp_path):
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("/api/runs/7/overview", 404, "run 7: does not exist; there are 2"),
+        ("/api/runs/7/overview", 404, "run 7: does not exist; there are 2 runs, counted from 0"),
         ("/api/runs/x/overview", 404, "run x: does not exist"),
         ("/api/runs/0/trajectories?sort=x", 400, "cannot sort by"),
         ("/api/runs/0/trajectory?id=missing", 404, "no trajectory missing"),

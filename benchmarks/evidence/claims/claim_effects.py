@@ -214,9 +214,9 @@ def _verdict(
     low, high = effect.interval
     worst = high if measure.lower_is_better else low
     if claim.within and not math.isnan(low) and (-worst if measure.lower_is_better else worst) > -claim.within:
-        better = effect.verdict(lower_is_better=measure.lower_is_better, margin=None) == BETTER
+        better = effect.get_verdict(lower_is_better=measure.lower_is_better, margin=None) == BETTER
         return BETTER if better else NO_DIFFERENCE, f"not worse by {claim.within:g}"
-    verdict = effect.verdict(
+    verdict = effect.get_verdict(
         lower_is_better=measure.lower_is_better, margin=MARGIN if is_share else None, min_seeds=MIN_SEEDS
     )
     if verdict == CANNOT_TELL and is_share and not math.isnan(low):

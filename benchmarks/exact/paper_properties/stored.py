@@ -20,7 +20,7 @@ from whetstone.algorithms.objectives.offline_to_online import (
     simulation_penalty,
 )
 from whetstone.analysis.exact import Figure
-from whetstone.data.offline_mixture import improvement, preferences
+from whetstone.data.offline_mixture import compute_improvement, compute_priorities
 from whetstone.learning.dynamics_discriminator import log_odds
 
 
@@ -131,7 +131,7 @@ def replay_is_within_the_band() -> list[Figure]:
     ]
 
 
-@exact("filtering-learning-histories-enhances-context-reinforcement", of=(improvement, preferences))
+@exact("filtering-learning-histories-enhances-context-reinforcement", of=(compute_improvement, compute_priorities))
 def rising_histories_are_preferred() -> list[Figure]:
     """A history that rises steadily is preferred to one that rises as far unsteadily, a flat one and a falling
     one."""
@@ -141,14 +141,19 @@ def rising_histories_are_preferred() -> list[Figure]:
         [0.5] * 5,
         [1.0, 0.5, 0.0],
     )
-    values = [improvement(history) for history in (steady, unsteady, flat, falling)]
+    values = [compute_improvement(history) for history in (steady, unsteady, flat, falling)]
     return [
         Figure("steady rise from 0 to 1", "=", 1.0, values[0]),
         Figure("unsteady rise, bound: steady", "<", values[0], values[1]),
         Figure("unsteady rise, bound: flat", ">", values[2], values[1]),
         Figure("flat", "=", 0.0, values[2]),
         Figure("falling from 1 to 0", "=", -1.0, values[3]),
-        Figure("groups with a preference", "=", 18, len(preferences([steady, unsteady, flat, falling], "improvement"))),
+        Figure(
+            "groups with a preference",
+            "=",
+            18,
+            len(compute_priorities([steady, unsteady, flat, falling], "improvement")),
+        ),
     ]
 
 

@@ -161,8 +161,8 @@ def _read_people(choices: Choices) -> None:
     queue = PeopleQueue(path, clock=lambda: 80.0)
     for seat in queue.open_seats():
         json.dumps(seat.to_json())
-    queue.claim("Eve")
-    queue.forget("e")
+    queue.claim_seat("Eve")
+    queue.forget_episode("e")
     PeopleQueue(path, clock=lambda: 90.0)
 
 
@@ -185,9 +185,9 @@ def _read_journal(choices: Choices) -> None:
     (folder / "store" / "journal.jsonl").write_bytes(generate_lines(choices, JOURNAL))
     (folder / "store" / "turns.jsonl").write_bytes(generate_lines(choices, TURNS) if choices.often(128) else b"")
     record = RunRecord(folder)
-    record.waiting(), record.too_long(before=3), record.begun_episodes("e")
+    record.list_waiting_groups(), record.too_long(before=3), record.begun_episodes("e")
     for number in record.admitted:
-        if record.holds(number):
+        if record.has_group(number):
             try:
                 record.load(number, Task("", ""))
             except WhetstoneError as error:
@@ -248,12 +248,12 @@ def _read_viewed(choices: Choices) -> None:
     try:
         run.refresh()
         answers: list[Callable[[], Any]] = [
-            viewer.state, run.describe_run, run.curves, run.index.choices, lambda: viewer.steps(run, {}),
-            viewer.compare,
+            viewer.state, run.describe_run, run.build_curves, run.index.list_filter_values, viewer.compare,
+            lambda: viewer.steps(run, {}),
             lambda: viewer.episodes(run, {"step": "1"}), lambda: viewer.trace(run, {}),
             lambda: [asdict(alarm) for alarm in find_alarms(run.metrics.rows)],
         ]  # fmt: skip
-        for row in run.index.page(TrajectoryQuery.parse({})).rows:
+        for row in run.index.query_page(TrajectoryQuery.parse({})).rows:
             query = {"id": row["id"], "part": row["part"]}
             answers.append(lambda query=query: viewer.trajectory(run, query))  # type: ignore[misc]
         for answer in answers:

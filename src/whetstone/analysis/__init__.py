@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         find_advice as find_advice,
         held_out_evaluations as held_out_evaluations,
     )
-    from whetstone.analysis.replay_check import Replay as Replay, ReplayCheck as ReplayCheck
+    from whetstone.analysis.replay_check import RunReplay as RunReplay, ReplayCheck as ReplayCheck
     from whetstone.analysis.run_text import RunText as RunText
     from whetstone.analysis.bottlenecks import (
         Bottleneck as Bottleneck,

@@ -42,7 +42,7 @@ class _Run:
 
     @property
     def name(self) -> str:
-        """Return the name of the files of the run."""
+        """Return the name of the files of the run, from contender and seed."""
         return f"{re.sub(r'[^A-Za-z0-9.=_-]+', '-', self.contender)}-seed-{self.seed}"
 
 
@@ -88,7 +88,7 @@ def _write(path: Path, text: str) -> None:
 
 def _single_run(source: Path) -> _Run:
     if not (source / "recipe.yaml").is_file():
-        raise RunDirectoryError(f"{source}: neither a run (recipe.yaml) nor a comparison ({COMPARISON})")
+        raise RunDirectoryError(f"{source}: neither a run directory (recipe.yaml) nor a comparison ({COMPARISON})")
     record = RunText(source)
     if record.summary is None:
         raise RunDirectoryError(f"{source}: the run is not finished; write the appendix after its end")
@@ -109,7 +109,7 @@ def _compared_runs(source: Path, compared: Mapping[str, Any]) -> list[_Run]:
 
 
 def _environment(record: RunText) -> dict[str, Any]:
-    """Return what produced a run, without paths of its machine."""
+    """Return versions, machine and code of a run from `environment.json`, without paths of the machine."""
     stored = read_json(record.run_dir / ENVIRONMENT) or {}
     git = stored.get("git")
     modules = {Path(path).name: each["sha256"] for path, each in stored.get("modules", {}).items()}
@@ -225,14 +225,14 @@ def _page(runs: Sequence[_Run], compared: Mapping[str, Any] | None) -> str:
 
 
 def _change_lines(runs: Sequence[_Run]) -> list[str]:
-    """Return a section with the changes of the recipes of runs that continued with other keys; none without one."""
+    """Return a section with the recipe changes of runs that were resumed with other keys; empty without changes."""
     lines = [f"- {run.name}: {change}" for run in runs for change in read_changes(run.record.run_dir)]
     before = "`recipes/` has the recipe before each change (`-until-STAGE-step-N`) and the last one."
     return ["", "## Changes of the recipe during the run", "", *lines, "", before] if lines else []
 
 
 def _short(value: Any) -> str:
-    """Return an option of a component in one cell of a table."""
+    """Format the value of a component option for one cell of a table."""
     if isinstance(value, str) and Path(value).is_absolute():
         value = Path(value).name  # of the machine
     text = to_json(value) if isinstance(value, str | int | float | bool | list | dict | None) else str(value)

@@ -28,28 +28,34 @@ _LONG = 3.0
 
 @dataclass(frozen=True, slots=True)
 class SlowTool:
-    """Duration of the calls of a tool."""
+    """Durations of the calls of one tool."""
 
     name: str
+    """Name of the tool."""
     calls: int
+    """Number of calls."""
     mean: float
     """Mean seconds per call."""
     p95: float
+    """95th percentile of the seconds per call."""
     most: float
+    """Seconds of the longest call."""
     share: float
-    """Fraction of all time in tools."""
+    """Fraction of the time of all tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitStatistics:
-    """Activities of episodes, as fractions of their total time."""
+    """Time of episodes by activity, as fractions of their total duration. Created by `measure_waits`."""
 
     episodes: int
+    """Number of episodes with recorded times."""
     drawing: float
+    """Fraction of the time in which tokens were sampled."""
     queueing: float
-    """Fraction waiting for a slot in the engine's batch."""
+    """Fraction of the time spent waiting for a slot in the engine's batch."""
     environment: float
-    """Fraction in tools and environment."""
+    """Fraction of the time in tools and in the environment."""
     stragglers: float
     """Mean ratio of the longest to the median duration in a group."""
     tools: tuple[SlowTool, ...]
@@ -58,7 +64,7 @@ class WaitStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """Bottleneck of a run with its times."""
+    """Bottleneck of a stage, with the times that show it and a remedy."""
 
     bottleneck: str
     """`learner`, `engine`, `engine_queue`, `tools`, `stragglers`, `transfer`, `between`, `workers`."""
@@ -67,6 +73,7 @@ class Bottleneck:
     attempt: str
     """Remedy, with recipe keys."""
     steps: int
+    """Number of steps that were measured."""
     seconds: float
     """Mean duration of a step; the first is a warm-up and excluded if there are others."""
     parts: Mapping[str, float]
@@ -74,6 +81,7 @@ class Bottleneck:
     engine: float | None
     """Fraction of sampling time in which the engine computed; None if it is not on record."""
     slowest_step: int
+    """Number of the slowest step, from 1."""
     waits: WaitStatistics | None
     """Activities of episodes; None if no episode is on record."""
 
@@ -95,7 +103,9 @@ def find_bottleneck(
     steps = list(_lengths(rows))
     counted = steps[1:] or steps
     if not counted:
-        raise RunDirectoryError("no step in metrics.jsonl has time/rollout and time/update")
+        raise RunDirectoryError(
+            "metrics.jsonl: no step has time/rollout and time/update, so there is no bottleneck to find"
+        )
     each = {name: fmean(step[name] for step in counted) for name in ("seconds", *_PARTS)}
     seconds = max(each["seconds"], 1e-9)
     parts = {name: each[name] / seconds for name in _PARTS}
@@ -219,10 +229,10 @@ def _attempt(bottleneck: str, waits: WaitStatistics | None, admit_ahead: int, ma
 
 
 def measure_waits(lines: Iterable[Mapping[str, Any]]) -> WaitStatistics:
-    """Measure the activities of episodes.
+    """Measure how episodes spend their time: sampling, queueing, tools and environment.
 
     Args:
-        lines: Stored trajectories as JSON objects.
+        lines: Stored trajectories as JSON objects, such as those of `stored_lines`.
     """
     drawing = queueing = environment = 0.0
     episodes = 0

@@ -35,8 +35,8 @@ from whetstone.errors import (
 from whetstone.evaluation.effect_estimates import Effect, effects_against
 from whetstone.evaluation.significance import PairedComparison, compare_pairs, t_interval
 from whetstone.evaluation.stage_results import (
-    Difference,
     StageResult,
+    SuccessDifference,
     last_evaluation,
     read_stage_results,
     untrained_of,
@@ -61,18 +61,22 @@ _NAMED = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Recipe with a unique name in a comparison."""
+    """Recipe that takes part in a comparison, with a unique name."""
 
     name: str
+    """Unique name in the comparison."""
     resolved: Resolved
+    """Resolved recipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContenderRun:
-    """Run of a contender with one seed."""
+    """Finished or failed run of a contender with one seed."""
 
     seed: int
+    """Seed of the run."""
     folder: Path
+    """Run directory."""
     summary: Mapping[str, Any]
     """Content of `summary.json`; empty if the run failed."""
     reused: bool
@@ -83,15 +87,17 @@ class ContenderRun:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    """Result of a comparison."""
+    """Result of a comparison: the runs of all contenders, and their paired tests."""
 
     runs: Mapping[str, Sequence[ContenderRun]]
     """Runs by contender."""
     pairs: Sequence[PairedComparison]
+    """Paired tests of all pairs of contenders."""
     budget: Mapping[str, float]
+    """Budget of each run, by unit."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the content of `comparison.json`."""
         rows = []
         for name, every in self.runs.items():
             runs = [run for run in every if run.failed is None]
@@ -130,7 +136,7 @@ class ComparisonResult:
 
     @property
     def effects(self) -> list[Effect]:
-        """Return the effects on success of all contenders relative to the first one that has a finished run."""
+        """Return the effect of each contender on success, relative to the first contender with a finished run."""
         results = {
             name: {run.seed: last_evaluation(run.summary)["success"] for run in every if run.failed is None}
             for name, every in self.runs.items()
@@ -140,7 +146,7 @@ class ComparisonResult:
         return effects_against(baseline, results, others)
 
 
-def change_over_seeds(results: Sequence[StageResult]) -> Difference:
+def change_over_seeds(results: Sequence[StageResult]) -> SuccessDifference:
     """Compare the ends of the last stage with its starts over the runs of a contender.
 
     The interval is Student's over seeds, and at least as wide as the uncertainty over tasks of the mean of the runs:
@@ -148,16 +154,16 @@ def change_over_seeds(results: Sequence[StageResult]) -> Difference:
     """
     differences = [result.difference for result in results if not math.isnan(result.difference.mean)]
     if len(differences) < 2:
-        return differences[0] if differences else Difference(math.nan, (math.nan, math.nan))
+        return differences[0] if differences else SuccessDifference(math.nan, (math.nan, math.nan))
     count, mean = len(differences), fmean(each.mean for each in differences)
     low, high, _ = t_interval([each.mean for each in differences])
     below = math.hypot(*(each.mean - each.interval[0] for each in differences)) / count
     above = math.hypot(*(each.interval[1] - each.mean for each in differences)) / count
-    return Difference(mean, (min(low, mean - below), max(high, mean + above)))
+    return SuccessDifference(mean, (min(low, mean - below), max(high, mean + above)))
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the mean; NaN without values."""
+    """Return the arithmetic mean; NaN without values."""
     return fmean(values) if values else math.nan
 
 
@@ -192,11 +198,12 @@ def build_contenders(
             parts = [Path(recipe).stem] if len(set(recipes)) > 1 or not changes else []
             name = " ".join([*parts, *(_label(key, value) for key, value in chosen)])
             if name in contenders:
-                raise RecipeError(f"{name} is named twice; compare what differs")
+                raise RecipeError(f"{name}: the contender is named twice; compare recipes or values that differ")
             contenders[name] = Contender(name, resolved)
     if len(contenders) < 2:
         raise RecipeError(
-            "compare two or more: name several recipes, or values of a key, such as advantage=group_relative,gigpo"
+            "compare needs two or more contenders; name several recipes, or several values of a key, such as "
+            "advantage=group_relative,gigpo"
         )
     check_same_tasks(list(contenders.values()))
     return list(contenders.values())
@@ -209,7 +216,7 @@ def apply_budget(resolved: Resolved, budget: Mapping[str, float]) -> Resolved:
         budget: Budget by unit; overrides the recipe.
 
     Raises:
-        RecipeError: If it has no reinforcement.
+        RecipeError: The recipe has no reinforcement stage.
     """
     if resolved.recipe.reinforcement is None:
         raise RecipeError(f"{resolved.name}: reinforcement is not set, so there is nothing to compare")
@@ -325,7 +332,7 @@ def _permitted(
 
 
 def _folder_of(contender: Contender, seed: int, folder: Path) -> Path:
-    """Return the run directory of a contender with a seed."""
+    """Return the run directory of a contender with a seed, whether it exists or not."""
     return folder / "runs" / f"{_slug(contender.name)}-{run_key(contender.resolved.with_changes({'seed': seed}))}"
 
 
@@ -380,7 +387,7 @@ def run_contender(
 
 
 def _checkpoint_of(warm_up: Resolved, runs: Path, seed: int, progress: Progress) -> Path:
-    """Return the checkpoint of a warm-up; train it if it is missing."""
+    """Return the checkpoint of the warm-up with a seed; train the warm-up if it is missing."""
     run_dir = runs / f"warm-up-{run_key(warm_up)}"
     if not (run_dir / "summary.json").is_file():
         progress.say(f"warm-up, seed {seed}  ({run_dir})")
@@ -392,7 +399,10 @@ def _checkpoint_of(warm_up: Resolved, runs: Path, seed: int, progress: Progress)
 
 
 def run_key(resolved: Resolved) -> str:
-    """Hash recipe, version, code and weights of a run, without empty keys, so that new keys change no older hash."""
+    """Hash recipe, package version, custom code and initial weights of a run; finished runs are found by this hash.
+
+    Empty recipe keys are not hashed, so that a key of a later release does not change the hash of an older recipe.
+    """
     permitted = resolved.recipe.environment.allow_effects is not None  # has no effect on results
     written = (resolved.with_changes({"environment.allow_effects": None}) if permitted else resolved).dump()
     written = _EMPTY.sub("", written)
@@ -420,7 +430,14 @@ def run_key(resolved: Resolved) -> str:
 
 
 def learning_curve(folder: Path, unit: str) -> tuple[list[float], list[float]]:
-    """Return (cost, success) over a run, from evaluations during training if there are any, else from its episodes."""
+    """Return the learning curve of a run as (costs so far, success rates).
+
+    Evaluations during training are used if there are any, otherwise the training episodes.
+
+    Args:
+        folder: Run directory.
+        unit: Unit of the cost, such as `episodes` or `sampled_tokens`.
+    """
     rows = [row for row in Journal(folder).read() if row["stage"] == "reinforcement"]
     cumulative = list(itertools.accumulate(compute_spending([row])[unit] for row in rows))
     summary = read_json(folder / "summary.json") or {}
@@ -438,7 +455,7 @@ def learning_curve(folder: Path, unit: str) -> tuple[list[float], list[float]]:
 
 
 def _start_of(summary: Mapping[str, Any]) -> float:
-    """Return the success at the start of reinforcement, the last stage of a contender."""
+    """Return the success rate at the start of reinforcement, the last stage of a contender."""
     return float(read_stage_results(summary)[-1].before["success"])
 
 

@@ -1,4 +1,4 @@
-"""Options of the components that a recipe names, with the defaults of those that it does not set."""
+"""Options of the components that a recipe names, with default values for the options that the recipe does not set."""
 
 from __future__ import annotations
 
@@ -60,17 +60,18 @@ _BUILT_IN: Mapping[str, Mapping[str, Any]] = {
 
 
 class ComponentOptions(NamedTuple):
-    """A component of a recipe."""
+    """Component that a recipe names, with the values of its options."""
 
     key: str
-    """Recipe key."""
+    """Recipe key that names the component."""
     name: str
+    """Name of the component."""
     options: Mapping[str, Any]
     """Values of all options; without the options that a recipe must set and does not."""
 
 
 def list_component_options(recipe: Recipe) -> list[ComponentOptions]:
-    """Return the components of a recipe with the values of all of their options."""
+    """List the components of a recipe with the values of all of their options, including defaults."""
     components = [_complete("tasks", recipe.tasks.source, recipe.tasks.options, SOURCES)]
     components.append(_complete("environment", recipe.environment.name, recipe.environment.options, ENVIRONMENTS))
     for key, built_in in _BUILT_IN.items():
@@ -79,7 +80,7 @@ def list_component_options(recipe: Recipe) -> list[ComponentOptions]:
 
 
 def _parts_at(recipe: Recipe, key: str) -> Iterator[tuple[str, Part]]:
-    """Yield (recipe key, component) of the components that a key names."""
+    """Yield (recipe key, component) of each component that a recipe key names; a key can name a list of them."""
     value: Any = recipe
     for name in key.split("."):
         value = getattr(value, name, None)

@@ -19,17 +19,20 @@ _TOLERANCE = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One quantity of a check with its expected and measured value."""
+    """One quantity of an exact check, with its expected and measured value."""
 
     quantity: str
+    """Description of the quantity."""
     relation: Relation
     """Relation that the measured value must have to the expected one."""
     expected: float
+    """Expected value."""
     measured: float
+    """Measured value."""
 
     @property
     def holds(self) -> bool:
-        """Return whether the measured value has the relation to the expected one, up to rounding."""
+        """Return whether the measured value has the required relation to the expected value, up to rounding."""
         slack = _TOLERANCE * max(1.0, abs(self.expected))
         gap = self.measured - self.expected
         match self.relation:
@@ -51,7 +54,7 @@ class Figure:
         return f"{self.quantity}: expected {relation}{self.expected:.4g}, measured {self.measured:.4g}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, rounded to six significant digits."""
+        """Return the fields as JSON values; numbers are rounded to six significant digits."""
         values = {"quantity": self.quantity, "relation": self.relation}
         return {**values, "expected": _rounded(float(self.expected)), "measured": _rounded(float(self.measured))}
 
@@ -63,17 +66,19 @@ class ExactRow:
     check: str
     """Name of the check and of its test, `tests/papers/test_exact.py::test_property[NAME]`."""
     papers: Sequence[str]
+    """Keys of the papers in `papers.yaml`."""
     claim: str
     """Property that the check shows."""
     components: Sequence[str]
     """Import paths of the components under test."""
     figures: Sequence[Figure]
+    """Quantities with their expected and measured values."""
     note: str = ""
     """Difference from the paper."""
 
     @property
     def verdict(self) -> str:
-        """Return `property shown` if each figure holds."""
+        """Return `property shown` if every figure holds, and otherwise the opposite verdict."""
         return SHOWN if all(figure.holds for figure in self.figures) else REFUTED
 
     @property
@@ -84,19 +89,19 @@ class ExactRow:
         return f"{self.verdict} (test_property[{self.check}]): {self.claim}. {figures}{note}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the row as JSON values, as stored in `exact.json`."""
         figures = [figure.to_json() for figure in self.figures]
         values = {name: getattr(self, name) for name in ("check", "claim", "components", "note", "verdict")}
         return {**values, "figures": figures}
 
 
 def read_exact_rows(rows: Sequence[Mapping[str, Any]]) -> list[ExactRow]:
-    """Return stored rows as typed values."""
+    """Convert rows of `exact.json` into typed values."""
     return [ExactRow(**{**row, "figures": [Figure(**figure) for figure in row["figures"]]}) for row in rows]
 
 
 def stored_rows() -> list[ExactRow]:
-    """Return the rows of `exact.json`."""
+    """Load the rows of `exact.json`, which is part of the package."""
     return read_exact_rows(json.loads((files("whetstone.analysis") / "exact.json").read_text(encoding="utf-8")))
 
 

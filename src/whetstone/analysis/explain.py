@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, annotated_level, annotated_removal_scope, column_names
-from whetstone.analysis.replay_check import Replay, UpdateReplayer, refuse_damage
+from whetstone.analysis.replay_check import RunReplay, UpdateReplayer, refuse_damage
 from whetstone.assembly.assembly import RunComponents
 from whetstone.errors import RunDirectoryError, did_you_mean
 from whetstone.failure_causes import count_causes, find_failure_cause
@@ -41,47 +41,56 @@ from whetstone.trajectory import Group, Segment, Task, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class ExplanationStep:
-    """Step of an explanation."""
+    """One step in the explanation of a trajectory, from its reward to its advantage."""
 
     what: str
-    """`outcome`, `return`, `advantage`, …"""
+    """Name of the quantity: `outcome`, `return`, `advantage`, …"""
     value: Any
-    """A number, or one per turn."""
+    """Value of the quantity: a number, or one number per turn."""
     said: str = ""
     """Origin of the value."""
 
 
 @dataclass(slots=True)
 class TokenExplanation:
-    """Action token in an update."""
+    """One sampled token of a trajectory, with its part in the update."""
 
     place: tuple[int, int]
     """(segment index, position in the segment)."""
     turn: int
+    """Index of the turn, from 0."""
     text: str
+    """Text of the token."""
     sampler_logprob: float
+    """Log-prob of the token when it was sampled."""
     version: int
+    """Version of the weights that sampled the token."""
     advantage: float
+    """Advantage of the token."""
     passes: list[dict[str, float]] = field(default_factory=list)
-    """For each forward pass: ratio, clip_fraction, weight, push and further metrics of the objective."""
+    """Per forward pass of the update: `ratio`, `clip_fraction`, `weight`, `push` and further objective metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Explanation of a trajectory."""
+    """Explanation of the credit of one trajectory."""
 
     id: str
+    """Id of the trajectory."""
     task: str
+    """Id of its task."""
     update: int
     """Number of the update that used it, from 1."""
     chain: tuple[ExplanationStep, ...]
+    """Steps from the reward to the advantage."""
     tokens: tuple[TokenExplanation, ...]
+    """Sampled tokens of the trajectory."""
     from_weights: str
     """Description of the weights that ratios and pushes are computed with; empty if there are none."""
 
 
 class Explainer:
-    """Explains the numbers of a run.
+    """Explains the rewards, advantages and token weights of a run (`whetstone why`).
 
     Args:
         run_dir: Run directory of a run with reinforcement.
@@ -93,20 +102,23 @@ class Explainer:
 
     @cached_property
     def record(self) -> RunRecord:
-        """Open the record of the run; this runs no code of its recipe."""
+        """Open the journal of the run, without running code that its recipe names."""
         return RunRecord(self.run_dir, forgotten=refuse_damage)
 
     @cached_property
-    def replay(self) -> Replay:
-        """Assemble the run's components for recomputation."""
-        return Replay(self.run_dir)
+    def replay(self) -> RunReplay:
+        """Assemble the components of the run's recipe, to recompute credit and updates."""
+        return RunReplay(self.run_dir)
 
     def causes(self) -> dict[str, int]:
         """Count the episodes without a score by cause."""
         return count_causes(self.record.causes)
 
-    def trajectories(self, update: int) -> list[tuple[str, float | None, str]]:
-        """Return (ID, reward, why there is none) of the trajectories of an update; updates count from 1.
+    def list_trajectories(self, update: int) -> list[tuple[str, float | None, str]]:
+        """List the trajectories of an update as (id, reward or None, reason why there is no reward).
+
+        Args:
+            update: Number of the update, from 1.
 
         Raises:
             RunDirectoryError: If the update does not exist.
@@ -121,9 +133,10 @@ class Explainer:
         ]
 
     async def explain_trajectory(self, id: str, *, weights: bool = True) -> Explanation:
-        """Explain a trajectory.
+        """Explain the credit of a trajectory, from its reward to the weight of each token in the loss.
 
         Args:
+            id: Id of the trajectory, such as `group-3/TASK#0`.
             weights: Whether to replay updates for values that depend on the weights.
 
         Raises:
@@ -157,22 +170,22 @@ class Explainer:
             watching = _Watching(id)
             trainer.watch = watching
             await replayer.step()
-            watching.tell(tokens)
+            watching.assign_values(tokens)
             origin = f"update {update + 1}, from the weights before it"
         return Explanation(id, known[id].task_id, update + 1, tuple(chain), tuple(tokens), origin)
 
     def _groups(self, update: int) -> list[Group]:
-        return [self.replay.group(number) for number in self._numbers(update)]
+        return [self.replay.load_group(number) for number in self._numbers(update)]
 
     def _numbers(self, update: int) -> list[int]:
         consumed = self.record.consumed
         if update not in consumed:
             last = max(consumed, default=-1) + 1
-            raise RunDirectoryError(f"{self.run_dir}: no update {update + 1} on record; there are 1 to {last}")
+            raise RunDirectoryError(f"{self.run_dir}: no update {update + 1} on record; recorded updates: 1 to {last}")
         return consumed[update]
 
     def _update_of(self, id: str) -> int:
-        """Return the update that used the group in a trajectory's ID, or that sampled it from stored ones."""
+        """Return the index of the update that trained on the group named in a trajectory id."""
         number = id.partition("/")[0].removeprefix("group-")
         source, *places = number.rsplit("-", 2)
         if source in self.replay.before.method.sources and len(places) == 2 and places[0].isdecimal():
@@ -181,7 +194,7 @@ class Explainer:
             if number in map(str, numbers):
                 return update
         raise RunDirectoryError(
-            f"{self.run_dir}: no update used {id}; IDs look like group-3/TASK#0, see whetstone why RUN --step N"
+            f"{self.run_dir}: no update used {id}; an id has the form group-3/TASK#0, see `whetstone why RUN --step N`"
         )
 
     async def _before(self, update: int) -> UpdateReplayer:
@@ -196,7 +209,7 @@ class Explainer:
 def _credit_of(
     assembly: RunComponents, groups: Sequence[Group], trajectory: Trajectory, columns_of_batch: Callable[..., Columns]
 ) -> tuple[list[ExplanationStep], list[TokenExplanation]]:
-    """Return the steps from rewards to advantages, and the tokens with their advantages."""
+    """Recompute the credit of a trajectory: (steps from reward to advantage, tokens with their advantages)."""
     settings = assembly.resolved.recipe.reinforcement
     observations = settings is not None and settings.train_on_observations
     indexed = index_groups(groups, observations=observations)
@@ -277,13 +290,16 @@ _INDICES = frozenset({"group", "trajectory", "turn", "token_trajectory", "turn_i
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Row of a trajectory in the columns."""
+    """Row of one trajectory in the columns of a batch."""
 
     columns: Columns
     place: int
 
     def of(self, numbers: Tensor, level: str) -> Any:
-        """Return the trajectory's number, or its numbers per turn; for tokens, runs of equal values are merged."""
+        """Return the trajectory's value in a column, or its values per turn or per token.
+
+        Runs of equal values of tokens are merged.
+        """
         if level == "trajectory":
             return numbers[self.place].item()
         owner = self.columns["trajectory" if level == "turn" else "token_trajectory"]
@@ -315,7 +331,7 @@ def _tokens_of(assembly: RunComponents, row: _Row, advantages: Tensor) -> list[T
 
 
 class _Watching:
-    """Records the effect of an update on the tokens of one trajectory."""
+    """Observer of an update that records its metrics for the tokens of one trajectory."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -348,8 +364,8 @@ class _Watching:
             else:  # without credit there is no gradient
                 _note_push(noted, keys, own, torch.zeros_like(outputs.logprobs))
 
-    def tell(self, tokens: Sequence[TokenExplanation]) -> None:
-        """Assign the recorded values to their tokens."""
+    def assign_values(self, tokens: Sequence[TokenExplanation]) -> None:
+        """Add the recorded metrics of each forward pass to the tokens of the explanation."""
         for noted in self.seen:
             for token in tokens:
                 if token.place in noted:

@@ -21,7 +21,7 @@ import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from whetstone.analysis.replay_check import Replay, advantages_of, is_credit_on_record, refuse_damage
+from whetstone.analysis.replay_check import RunReplay, advantages_of, is_credit_on_record, refuse_damage
 from whetstone.recipe.resume_changes import find_differences, find_effect
 from whetstone.recipe.settings import SAMPLES
 from whetstone.record.checkpoint import CHECKSUMS, checkpoint_path, checkpoints_in
@@ -38,7 +38,7 @@ _CONTEXT_TOKENS = 24
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
-    """Where two runs differ first."""
+    """First difference of two runs in causal order, with its position and both values."""
 
     level: str
     """`task`, `context`, `log-prob`, `sampled token`, `observation`, `end`, `reward`, `advantage`, `update` or
@@ -56,6 +56,7 @@ class FirstDifference:
     group: int | None = None
     """Position of the group in the step, from 0."""
     task: str = ""
+    """Id of the task."""
     trajectory: str = ""
     """Id in the first run."""
     turn: int | None = None
@@ -68,7 +69,7 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """What two runs have in common, and their first difference."""
+    """Comparison of two runs: differences of their inputs, and the first difference of their results."""
 
     inputs: tuple[tuple[str, str, str], ...]
     """Keys, files, recipe changes and parts of the environment that differ: (name, value in A, value in B)."""
@@ -79,10 +80,10 @@ class RunComparison:
 
 
 def compare_runs(a: Path, b: Path) -> RunComparison:
-    """Return the first difference of two runs.
+    """Compare two runs and find the first difference of their results (`whetstone bisect`).
 
     Raises:
-        RunDirectoryError: If one of them is not a run, or its record is damaged.
+        RunDirectoryError: A directory is not a run, or its record is damaged.
     """
     inputs = tuple(_input_differences(a, b))
     first: FirstDifference | None = None
@@ -123,7 +124,7 @@ def _input_differences(a: Path, b: Path) -> Iterator[tuple[str, str, str]]:
 
 
 class _Pair:
-    """Two run directories without a chain of stages."""
+    """Two run directories of one stage each, whose records are compared step by step."""
 
     def __init__(self, a: Path, b: Path) -> None:
         self.runs = (a, b)
@@ -131,13 +132,13 @@ class _Pair:
         self.records = [RunRecord(run, forgotten=refuse_damage) for run in self.runs]
 
     @cached_property
-    def replays(self) -> tuple[Replay, Replay]:
-        """Open both runs with the components of their recipes; made only if advantages are computed."""
-        return Replay(self.runs[0]), Replay(self.runs[1])
+    def replays(self) -> tuple[RunReplay, RunReplay]:
+        """Open replays of both runs, which assemble their components; needed only to recompute advantages."""
+        return RunReplay(self.runs[0]), RunReplay(self.runs[1])
 
     @property
     def steps(self) -> dict[str, tuple[int, int]]:
-        """Return the number of steps of both runs by stage."""
+        """Return the numbers of recorded steps of both runs, by stage."""
         stages = dict.fromkeys(stage for rows in self.rows for stage, _ in rows)
         difference = {}
         for stage in stages:
@@ -146,7 +147,7 @@ class _Pair:
         return difference
 
     def find_first(self) -> FirstDifference | None:
-        """Return the first difference; None: there is none in the common steps."""
+        """Return the first difference of the two runs; None if all common steps are equal."""
         before = self._evaluation()
         if before is not None:
             return before
@@ -253,7 +254,7 @@ class _Pair:
         return None
 
     def _update(self, stage: str, step: int) -> FirstDifference | None:
-        """Compare the metrics of a step; if they differ, the advantages first."""
+        """Compare the metrics of a step; if they differ, compare the advantages first."""
         rows = [rows.get((stage, step), {}) for rows in self.rows]
         names = [name for name in rows[0] if name in rows[1] and not name.startswith(_BY_THE_CLOCK)]
         different = [name for name in names if not _equal(rows[0][name], rows[1][name])]
@@ -268,13 +269,15 @@ class _Pair:
         return FirstDifference("update", stage, step, _value(rows[0][name]), _value(rows[1][name]), name=name)
 
     def _advantage(self, stage: str, step: int) -> FirstDifference | None:
-        """Compare advantages that are computed again; nothing is compared if they depend on models."""
+        """Compare recomputed advantages of a step; None if they are equal, or need forward passes of a model."""
         advantages = []
         for replay, record in zip(self.replays, self.records, strict=True):
             assembly, _ = replay.assemblies_at(step - 1)
             if not is_credit_on_record(assembly):
                 return None
-            advantages.append(advantages_of(assembly, [replay.group(number) for number in record.consumed[step - 1]]))
+            advantages.append(
+                advantages_of(assembly, [replay.load_group(number) for number in record.consumed[step - 1]])
+            )
         for (id, one), other in zip(advantages[0].items(), advantages[1].values(), strict=False):
             for token, (value, new) in enumerate(zip(one, other, strict=False)):
                 if not _equal(value, new):
@@ -322,7 +325,7 @@ def _tensors(a: Path, b: Path) -> Iterator[tuple[str, torch.Tensor, torch.Tensor
 
 
 def _rewards(one: Trajectory, other: Trajectory) -> dict[str, tuple[Any, Any]]:
-    """Return the parts of the rewards that differ, the outcome last; by name, the values of both runs."""
+    """Return the reward components that differ, with the values of both runs; the outcome is last."""
     a, b = one.score, other.score
     if a is None or b is None:
         return {} if a is b else {"": (a.value if a is not None else None, b.value if b is not None else None)}
@@ -333,7 +336,7 @@ def _rewards(one: Trajectory, other: Trajectory) -> dict[str, tuple[Any, Any]]:
 
 
 def _task(record: RunRecord, number: int) -> Task:
-    """Return the task of a group as far as the record names it."""
+    """Return the task of a group as far as the journal names it: by its index, or the generated task."""
     task = record.tasks.get(number, number)
     return task if isinstance(task, Task) else Task(str(task), "")
 

@@ -30,13 +30,14 @@ _FAR = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HeldOutEvaluation:
-    """Evaluation of the loss on held-out groups, with the training loss around it."""
+    """Loss on held-out groups at one step, with the training loss of the following steps."""
 
     step: int
-    """Step that it precedes, from 1."""
+    """Step before which the evaluation was made, from 1."""
     train: float
     """Mean training loss of the steps until the next evaluation."""
     held_out: float
+    """Mean loss on the held-out groups."""
     kl: float | None = None
     """KL divergence from the policy that sampled the held-out episodes, in nats per token (k3); None if their log-probs
     were not stored."""
@@ -46,9 +47,10 @@ class HeldOutEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Advice for an offline stage."""
+    """Advice for an offline stage: stop, regularize, continue, or collect more data."""
 
     finding: Finding
+    """Finding that holds, see `find_advice`."""
     said: str
     """Reason with numbers, and the keys to change."""
 

@@ -48,19 +48,26 @@ _KEYS |= {"formula", "simpler", "analogy", "missing"}
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Effect of one claim in one bench."""
+    """Measured effect of one claim of a paper in one bench of `benchmarks/evidence`."""
 
     bench: str
+    """Name of the bench."""
     world: str
     """Recipe that the bench extends."""
     claim: str
+    """Claim that was tested."""
     verdict: str
+    """Effect of the claim, one of `EFFECTS`."""
     reason: str
+    """Reason of the verdict."""
     figures: str
     """Differences with their intervals, part by part."""
     seeds: int
+    """Number of seeds."""
     date: str
+    """Date of the runs."""
     version: str
+    """Version of Whetstone."""
     scale: str = ""
     """Budget of a run and number of evaluation tasks."""
 
@@ -73,14 +80,18 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper with its claim and both verdicts."""
+    """Paper with its claim, the component that implements it, and the verdicts on formulas and effect."""
 
     key: str
+    """Key in `papers.yaml`."""
     title: str
+    """Title of the paper."""
     arxiv: str | None
+    """arXiv id; None if the paper is elsewhere."""
     mechanism: str | None
     """Component that implements it: `method gigpo`, `recipe frozen-lake`, `advantage turn_gae`; None: there is none."""
     claim: str
+    """Claim of the paper that is tested."""
     benches: Sequence[str]
     """Files of `benchmarks/evidence` that test it."""
     why: str | None
@@ -90,6 +101,7 @@ class Paper:
     decision: str | None = None
     """Heading of `docs/guide/design.md`, as in links, with the decision and its place."""
     tried: Sequence[Tried] = ()
+    """Effects of its claims in the benches."""
     exact: Sequence[ExactRow] = ()
     """Exact checks of its properties; no statement about the effect of its mechanism."""
     caution: str | None = None
@@ -129,7 +141,7 @@ class Paper:
         return ELSEWHERE if self.page is not None else DECIDED if self.decision is not None else NOT_RUN
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the paper with its verdicts as JSON values."""
         names = ("key", "title", "arxiv", "mechanism", "claim", "analogy", "benches", "page", "caution", "decision")
         values = {name: getattr(self, name) for name in names}
         values |= {"exact_verdict": self.exact_verdict, "effect": self.effect, "simpler": self.simpler}
@@ -151,7 +163,7 @@ def load_papers() -> Mapping[str, Paper]:
 def read_papers(
     document: Mapping[str, Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]], rows: Sequence[ExactRow] = ()
 ) -> dict[str, Paper]:
-    """Join papers with their verdicts.
+    """Combine the entries of `papers.yaml` with their verdicts and exact checks.
 
     Args:
         document: Content of `papers.yaml`.
@@ -217,24 +229,24 @@ def paper_called(name: str) -> Paper:
     if len(matches) > 1:
         raise RecipeError(f"{name}: {len(matches)} papers match, e.g. {', '.join(paper.key for paper in matches[:4])}")
     if not matches:
-        raise RecipeError(f"no paper {name}{did_you_mean(low, every)}; `whetstone papers` lists them")
+        raise RecipeError(f"{name}: no such paper{did_you_mean(low, every)}; `whetstone papers` lists all papers")
     return matches[0]
 
 
 def effect_counts(every: Iterable[Paper]) -> dict[str, int]:
-    """Return the number of papers per effect, zeros included."""
+    """Count the papers by effect; effects without a paper have 0."""
     counts = Counter(paper.effect for paper in every)
     return {effect: counts[effect] for effect in (*EFFECTS, ELSEWHERE, DECIDED, NOT_RUN)}
 
 
 def exact_counts(every: Iterable[Paper]) -> dict[str, int]:
-    """Return the number of papers per exact verdict, zeros included."""
+    """Count the papers by exact verdict; verdicts without a paper have 0."""
     counts = Counter(paper.exact_verdict for paper in every)
     return {verdict: counts[verdict] for verdict in (SHOWN, RELEASED, PUBLISHED, SIMPLER, REFUTED, UNCHECKED)}
 
 
 def format_part(part: Mapping[str, Any]) -> str:
-    """Return measure, baseline, difference and interval of one part of a claim."""
+    """Format one part of a claim: measure, baseline, difference and interval."""
     is_share = part["measure"] in ("success", "area under the curve")
     unit, scale = (" points", 100.0) if is_share else ("", 1.0)
     low, high = part["interval"]

@@ -58,9 +58,10 @@ _BY_THE_CLOCK = re.compile(rf"({MEMBERS}/[^/]+/)?(time|throughput|memory)/")
 
 @dataclass(frozen=True, slots=True)
 class ReplayCheck:
-    """Result of recomputing one kind of numbers."""
+    """Result of recomputing one kind of recorded values, such as rewards or advantages."""
 
     what: str
+    """Kind of values, such as `rewards`."""
     count: int
     """Number of values or trajectories that were compared."""
     changed: int
@@ -73,8 +74,8 @@ class ReplayCheck:
     """Number of trajectories that cannot be compared: their reward failed, and their original end reason is unknown."""
 
 
-class Replay:
-    """Replay of a run.
+class RunReplay:
+    """Replays a run from its record: recomputes rewards, credit, evaluations and updates (`whetstone replay`).
 
     Args:
         run_dir: Run directory of a run of `train`.
@@ -104,31 +105,41 @@ class Replay:
         self.first_task = first_task(self.recorded.recipe)
 
     def _changed(self, resolved: Resolved) -> Resolved:
-        """Return a recipe of the run with the changes of the replay; updates are repeated in one process."""
+        """Return a recipe of the run with the changes of the replay, and without distribution (`scale`)."""
         return resolved.with_overrides(self.overrides).with_changes({"scale": None})
 
     def era_at(self, update: int) -> int:
-        """Return the index of the era of an update (see `Era`); updates count from 0."""
+        """Return the index of the recipe era (see `Era`) that contains an update.
+
+        Args:
+            update: Number of the update, from 0.
+        """
         return next(number for number, era in enumerate(self.eras) if era.contains_step(self.stage, update))
 
     def assemblies_at(self, update: int) -> tuple[RunComponents, RunComponents]:
-        """Return the parts of an update: by the recipe that it had, and with the changes of the replay."""
+        """Return the components of an update: (by its recorded recipe, with the changes of the replay)."""
         era = self.era_at(update)
         if era not in self._pairs:
             resolved = self.eras[era].resolved
             self._pairs[era] = (assemble(resolved), assemble(self._changed(resolved)))
         return self._pairs[era]
 
-    async def everything(self, *, updates: bool = False) -> AsyncIterator[ReplayCheck]:
-        """Recompute rewards, credit, evaluations and optionally updates; yield their checks.
+    async def recompute_all(self, *, updates: bool = False) -> AsyncIterator[ReplayCheck]:
+        """Recompute all recorded rewards, advantages and evaluations, and compare them with the record.
+
+        Args:
+            updates: Whether updates are also replayed, which needs forward and backward passes of the model.
+
+        Yields:
+            One check per kind of values.
 
         Raises:
-            RunDirectoryError: If the record is damaged, or cannot be recomputed.
+            RunDirectoryError: The record is damaged, or has nothing that can be recomputed.
         """
         numbers = [number for update in sorted(self.record.consumed) for number in self.record.consumed[update]]
-        groups = [self.group(number) for number in numbers]
+        groups = [self.load_group(number) for number in numbers]
         if updates and not (groups and self.learned):
-            raise RunDirectoryError(f"{self.run_dir}: no update is on record, so none can be replayed")
+            raise RunDirectoryError(f"{self.run_dir}: the record has no updates to replay")
         if groups:
             rescored = [await self.rescore_group(group) for group in groups]
             yield _rewards(groups, rescored)
@@ -137,14 +148,14 @@ class Replay:
         folder = self.run_dir / "evaluations"
         evaluations = sorted(folder.glob("*.json")) if folder.is_dir() else []
         if not groups and not evaluations:
-            raise RunDirectoryError(f"{self.run_dir}: there is nothing on record to recompute")
+            raise RunDirectoryError(f"{self.run_dir}: the record has no groups, evaluations or updates to recompute")
         for path in evaluations:
             yield await self._evaluation(path.stem)
         if updates and groups:
             yield await self._updates()
 
-    def group(self, number: int) -> Group:
-        """Load a recorded group."""
+    def load_group(self, number: int) -> Group:
+        """Load a recorded group with its task."""
         chosen = self.record.tasks.get(number, self.first_task + number)
         return self.record.load(number, chosen if isinstance(chosen, Task) else self.before.source.task(chosen))
 
@@ -163,9 +174,10 @@ class Replay:
         return (await mixer.take(update, self.record.mixed)).groups
 
     async def rescore_group(self, group: Group) -> Group:
-        """Return a group with the rewards of the changed recipe; a trajectory without a reward has none again.
+        """Score a group with the reward of the changed recipe.
 
-        The rewards of a model that was trained in the run depend on its weights at that time; recorded ones are kept.
+        Trajectories without a reward stay without one. Rewards of a model that was trained during the run depend on
+        its weights at that time, so the recorded rewards are kept.
         """
         if any(member.is_trained for member in self.after.members.values()):
             return group
@@ -177,7 +189,7 @@ class Replay:
         return replace(group, trajectories=await score_group(self.after.reward, trajectories, group.task))
 
     def _credit(self, groups: Sequence[Group], rescored: Sequence[Group]) -> ReplayCheck:
-        """Compare advantages by the recorded rewards and recipe with the new ones, update by update."""
+        """Compare the advantages under the recorded recipe and rewards with those of the changed recipe."""
         by_number = {group.number: (group, new) for group, new in zip(groups, rescored, strict=True)}
         count = changed = 0
         total = 0.0
@@ -215,7 +227,7 @@ class Replay:
         first, members = await summary(), {}
         for member, result in (recorded.get("members") or {}).items():
             own = first if member == self.before.member else await summary(member)
-            members[member] = MemberResult.of(result["seat"], own)
+            members[member] = MemberResult.from_evaluation(result["seat"], own)
         recomputed = json.loads(json.dumps(replace(first, members=members).to_json()))
         different = [key for key in recorded if key != "spent" and not _equal(recorded[key], recomputed.get(key))]
         examples = tuple(f"{key}: {recorded[key]} → {recomputed.get(key)}" for key in different[:_SHOWN])
@@ -257,12 +269,14 @@ class Replay:
         return load_checkpoint(path, trust_remote_code=settings.trust_remote_code, base_path=base)
 
     async def from_checkpoint(self, *, before: int | None = None) -> UpdateReplayer:
-        """Start a replay of updates at the earliest checkpoint, or at the last with at most `before` updates.
+        """Start a replay of updates from a checkpoint, or from the initial policy of the run.
 
-        If the run started with reinforcement, this is the policy that it started with.
+        Args:
+            before: The last checkpoint with at most this number of updates is loaded; None: the earliest one. If the
+                run started with reinforcement, the initial policy counts as a checkpoint with 0 updates.
 
         Raises:
-            RunDirectoryError: If there is no checkpoint.
+            RunDirectoryError: There is no checkpoint to start from.
         """
         start = self._checkpoint(before)
         policy, optimizer, position, done = None, None, Position("", {}, 0), 0
@@ -276,9 +290,10 @@ class Replay:
     async def learner_at(
         self, update: int, policy: Policy | None, memory: dict[str, Any] | None, state: dict[str, Any] | None
     ) -> tuple[RunComponents, Learner, ReinforcementSettings]:
-        """Return the parts, the learner and the settings of an update with the changes of the replay.
+        """Build the components, learner and settings of an update with the changes of the replay.
 
         Args:
+            update: Number of the update, from 0.
             policy: The policy before the update; None: the one that the run started with.
             memory: State of the components of the method.
             state: State of the learner, with those of other members; None: new.
@@ -301,7 +316,7 @@ class Replay:
         return assembly, learner, settings
 
     def _checkpoint(self, before: int | None) -> tuple[Path, int] | None:
-        """Return (checkpoint, number of its updates); None: the start of the run."""
+        """Return (checkpoint folder, number of updates before it); None: the replay starts with the initial policy."""
         checkpoints = []
         for path in sorted((self.run_dir / "checkpoints").glob("step-??????")):
             done = int(path.name.removeprefix("step-")) - self.warm_up_steps
@@ -310,23 +325,32 @@ class Replay:
         if self.recorded.recipe.supervised is None and (before is None or not checkpoints):
             return None
         if not checkpoints:
-            raise RunDirectoryError(f"{self.run_dir}: no checkpoint from which updates could be replayed")
+            raise RunDirectoryError(f"{self.run_dir}: no checkpoint from which updates can be replayed")
         return checkpoints[0] if before is None else checkpoints[-1]
 
 
 @dataclass(slots=True)
 class UpdateReplayer:
-    """Replays a run's updates one by one with their recorded groups."""
+    """Replays the updates of a run one by one with their recorded groups. Created by `RunReplay.from_checkpoint`."""
 
-    replay: Replay
+    replay: RunReplay
+    """Replay of the run."""
     assembly: RunComponents
+    """Components of the current update."""
     learner: Learner
+    """Learner with the weights after the last replayed update."""
     settings: ReinforcementSettings
+    """Settings of the stage."""
     base_version: int
     done: int
+    """Number of replayed updates, including those before the checkpoint."""
 
     def local_learner(self, member: str) -> LocalLearner:
-        """Return the learner of a member by name; empty: the only model, or the first."""
+        """Return the learner of a trained member.
+
+        Args:
+            member: Name of the member; empty: the only model, or the first member.
+        """
         learner = self.learner
         if isinstance(learner, MemberLearner):
             learner = learner.learners.get(member, learner.first)
@@ -334,15 +358,15 @@ class UpdateReplayer:
         return learner
 
     async def step(self) -> dict[str, float]:
-        """Run the next update; return its metrics."""
+        """Run the next update with its recorded groups; return its metrics."""
         replay, update = self.replay, self.done
         if update and replay.era_at(update) != replay.era_at(update - 1):  # the recipe changed before this update
             policy, memory = self.assembly.policy, self.assembly.method.state()
             parts = await replay.learner_at(update, policy, memory, self.learner.state_dict())
             self.assembly, self.learner, self.settings = parts
-        groups = [await replay.rescore_group(replay.group(number)) for number in replay.record.consumed[update]]
+        groups = [await replay.rescore_group(replay.load_group(number)) for number in replay.record.consumed[update]]
         numbers = replay.record.passed_over.get(update, [])
-        passed_over = [await replay.rescore_group(replay.group(number)) for number in numbers]
+        passed_over = [await replay.rescore_group(replay.load_group(number)) for number in numbers]
         demonstrations = await sample_imitation(self.assembly, self.settings, update=update)
         before = [row for row in Journal(replay.run_dir).read() if row["step"] <= update]
         share = budget_fraction_spent(before, self.settings.budget)
@@ -373,13 +397,13 @@ def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> ReplayCheck:
 
 
 def _weights(policy: Policy) -> dict[str, torch.Tensor]:
-    """Return the weights of a model and its critic."""
+    """Return the parameters of a model and its critic, by name."""
     critic = policy.critic.state_dict() if policy.critic is not None else {}
     return policy.model.state_dict() | {f"critic.{name}": value for name, value in critic.items()}
 
 
 def advantages_of(assembly: RunComponents, groups: Sequence[Group]) -> dict[str, tuple[float, ...]]:
-    """Return the advantages of each trajectory that is trained on, token by token."""
+    """Compute the advantages of each trajectory that is trained on, by trajectory id: one value per token."""
     settings = assembly.resolved.recipe.reinforcement
     assert settings is not None  # there are updates
     columns = partial(batch_columns, assembly.learning_spec(settings), None)
@@ -400,13 +424,15 @@ def is_credit_on_record(assembly: RunComponents) -> bool:
 
 
 def refuse_damage(path: Path, content: bytes, good: int, line: int, torn: bool) -> None:
-    """Raise if a record is damaged in the middle; an incomplete last line is ignored.
+    """Raise an error if a file of a run is damaged before its last line; an incomplete last line is ignored.
+
+    This is the callback `forgotten` of `RunRecord` for replays.
 
     Raises:
-        RunDirectoryError: If it is damaged elsewhere than at the last line.
+        RunDirectoryError: A line other than the last is damaged.
     """
     if not torn:
-        raise RunDirectoryError(f"{path}:{line}  is damaged; later records cannot be read")
+        raise RunDirectoryError(f"{path}:{line}: the line is damaged; later records cannot be read")
 
 
 def _range(numbers: Sequence[float]) -> str:

@@ -27,16 +27,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunText:
-    """Content of a run directory."""
+    """Lazily loaded content of a run directory, for `whetstone show`."""
 
     run_dir: Path
+    """The run directory."""
 
     @cached_property
     def recipe(self) -> Resolved:
-        """Load the recipe.
+        """Load the resolved recipe of the run.
 
         Raises:
-            RunDirectoryError: If there is no run.
+            RunDirectoryError: The directory is not a run.
         """
         return run_recipe(self.run_dir)
 
@@ -48,25 +49,25 @@ class RunText:
 
     @cached_property
     def folders(self) -> tuple[Path, ...]:
-        """Return the run directories of the stages, in order; the run directory itself if there are none."""
+        """Return the run directories of the stages in order; the run directory itself for a run of one stage."""
         stages = sorted((self.run_dir / "stages").glob("*/recipe.yaml"), key=lambda path: _number(path.parent.name))
         return tuple(path.parent for path in stages) or (self.run_dir,)
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """Read the metrics of all steps of all stages."""
+        """Read the rows of `metrics.jsonl` of all stages."""
         return [row for folder in self.folders for row in Journal(folder).read()]
 
     @cached_property
     def evaluations(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Load (name, result) of all evaluations, in chronological order."""
+        """Load all evaluations in chronological order, as (name, result)."""
         paths = [path for folder in self.folders for path in (folder / "evaluations").glob("*.json")]
         results = {path.stem: read_json(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns)}
         first = {"untrained": results.pop("untrained")} if "untrained" in results else {}
         return list({**first, **results}.items())
 
-    def stages(self) -> list[tuple[str, list[dict[str, Any]]]]:
-        """Return (stage, its steps) of the started stages."""
+    def list_stages(self) -> list[tuple[str, list[dict[str, Any]]]]:
+        """Return the started stages in order, as (name, rows of its steps)."""
         stages: list[tuple[str, list[dict[str, Any]]]] = []
         for row in self.rows:
             if not stages or stages[-1][0] != row["stage"]:
@@ -75,15 +76,18 @@ class RunText:
         return stages
 
     def last_ids(self, count: int) -> list[str]:
-        """Return IDs of trajectories in the file that was written last."""
+        """Return the ids of the last `count` trajectories in the trajectory file that was written last."""
         files = self._files()
         return list(self._read(files[-1], lambda row: str(row["id"]), []))[:count] if files else []
 
-    def trajectory(self, id: str) -> tuple[Path, Trajectory]:
-        """Return (the run directory it is of, the trajectory with this id). Damaged lines are left out.
+    def find_trajectory(self, id: str) -> tuple[Path, Trajectory]:
+        """Find a trajectory by its id in all trajectory files; damaged lines are skipped.
+
+        Returns:
+            (run directory of the file, trajectory)
 
         Raises:
-            RunDirectoryError: There is none; the message has the nearest, and the first damaged line.
+            RunDirectoryError: No trajectory has this id; the message names similar ids and the first damaged line.
         """
         self.recipe  # noqa: B018  raises if there is no run
         wanted, damaged = id.encode(), list[str]()

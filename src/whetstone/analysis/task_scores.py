@@ -26,6 +26,7 @@ class TaskScore:
     index: int
     """Index in the source."""
     id: str
+    """Id of the task."""
     score: float
     """1: its success followed the mean exactly; 0: it was solved from the start."""
     curve: tuple[float, ...]
@@ -34,15 +35,15 @@ class TaskScore:
 
 @dataclass(frozen=True, slots=True)
 class TaskScores:
-    """Scores of the tasks of a run."""
+    """Learning impact of all tasks of a run. Created by `task_scores`."""
 
     tasks: tuple[TaskScore, ...]
     """Tasks by descending score; equal ones in the order of the source."""
     dropped: int
     """Number of tasks without a score: they are missing in two consecutive windows, or in the last."""
 
-    def best(self, *, share: float = 1 / 6, at_least: float | None = None) -> list[int]:
-        """Return the indices of the best tasks, in the order of the source.
+    def select_best(self, *, share: float = 1 / 6, at_least: float | None = None) -> list[int]:
+        """Return the source indices of the tasks with the highest scores, in ascending order.
 
         Args:
             share: Fraction of the scored tasks, at least one task; ignored with `at_least`.
@@ -65,7 +66,7 @@ def task_scores(run_dir: Path, *, windows: int | None = None) -> TaskScores:
         windows: Number of equal parts of its groups; None: mean number of passes over the tasks.
 
     Raises:
-        RunDirectoryError: If it has no updates, or hardly any task was sampled twice.
+        RunDirectoryError: The run has no updates, or hardly any task was sampled twice.
 
     Source: LIMR 2025, arXiv:2502.11886, and its code (`lim/lim_selection.py`), whose epochs are the windows here. A
         window a task has no episode in is filled from the next one; a task that cannot be filled is dropped.
@@ -76,7 +77,7 @@ def task_scores(run_dir: Path, *, windows: int | None = None) -> TaskScores:
         for taken in (record.consumed, record.passed_over)
         for groups in taken.values()
         for number in groups
-        if isinstance(record.tasks.get(number), int) and record.holds(number)
+        if isinstance(record.tasks.get(number), int) and record.has_group(number)
     )
     if not numbers:
         raise RunDirectoryError(f"{run_dir}: no update on record with tasks of the source")
@@ -110,7 +111,7 @@ def task_scores(run_dir: Path, *, windows: int | None = None) -> TaskScores:
 
 
 def _curves(visits: list[tuple[str, float | None]], count: int) -> Mapping[str, list[float | None]]:
-    """Return success by task and window; None for a window without a scored episode."""
+    """Return the success curve of each task, by id: one fraction per window, None without a scored episode."""
     seen: dict[str, list[list[float]]] = {id: [[] for _ in range(count)] for id, _ in visits}
     for place, (id, success) in enumerate(visits):
         if success is not None:

@@ -325,7 +325,7 @@ class _Probe:
         seconds = sum(call.seconds for call in self.shown.calls)
         summary = f"{len(self.shown.calls)} calls of one task answered in {1000 * seconds:.1f} ms"
         summary += f"; {called} more tools respond to a call with example arguments" if called else ""
-        for problem in PolicyLimits.of_recipe(self.recipe).add([self.shown]).problems("the expert"):
+        for problem in PolicyLimits.of_recipe(self.recipe).add([self.shown]).find_problems("the expert"):
             return Check("", CheckStatus.WARN, f"{problem.text}; {summary}", problem.remedy)
         return Check("", CheckStatus.PASS, summary)
 
@@ -642,7 +642,7 @@ def _check_demonstrations(assembly: RunComponents, key: str, demonstrations: Dem
     """Compare tokenized demonstrations with the context length and the policy's limits."""
     context_length = assembly.policy.context_length
     began, episodes = time.perf_counter(), []
-    for episode in demonstrations.all():
+    for episode in demonstrations.iterate_episodes():
         episodes.append(episode)
         if time.perf_counter() - began > _SECONDS:
             break
@@ -661,7 +661,7 @@ def _check_demonstrations(assembly: RunComponents, key: str, demonstrations: Dem
         causes = format_causes(count_failure_causes(skipped))
         text = f"{key}: {len(skipped)} of {len(episodes)} demonstrations are skipped: {causes}"
         return Check("", CheckStatus.WARN, text)
-    for problem in PolicyLimits.of_recipe(assembly.resolved.recipe).add(episodes).problems(key):
+    for problem in PolicyLimits.of_recipe(assembly.resolved.recipe).add(episodes).find_problems(key):
         return Check("", CheckStatus.WARN, problem.text, problem.remedy)
     return Check("", CheckStatus.PASS, f"{key}: {len(episodes)} demonstrations, {max(lengths):,} tokens at most")
 

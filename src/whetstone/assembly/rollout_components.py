@@ -112,7 +112,7 @@ def build_method(
     )
     sources = _sources(resolved, reader, environment_with)
     stored = sources["stored"].source if "stored" in sources else None
-    arguments_by_name["stored_groups"] = stored.everything if isinstance(stored, StoredMixture) else None
+    arguments_by_name["stored_groups"] = stored.get_all_groups if isinstance(stored, StoredMixture) else None
 
     def one(key: str, part: Part | None, protocol: type, built_in: Mapping[str, Any]) -> Any:
         kind = re.sub(r"(?<!^)(?=[A-Z])", " ", protocol.__name__).lower()

@@ -84,12 +84,12 @@ class StoredEpisodes:
             ShuffledIndices(len(each), seed=derive_seed(seed, "within", n)) for n, each in enumerate(self._tasks)
         ]
 
-    def all(self) -> Iterator[Trajectory]:
+    def iterate_episodes(self) -> Iterator[Trajectory]:
         """Yield every episode once, in the stored order."""
         return itertools.chain.from_iterable(self._tasks)
 
-    def episode(self, draw: int) -> Trajectory:
-        """Return the episode at a position of the shuffled order; see `ImitationSource.episode`."""
+    def get_episode(self, draw: int) -> Trajectory:
+        """Return the episode at a position of the shuffled order; see `ImitationSource.get_episode`."""
         place = self._order[draw]
         return self._tasks[place][self._within[place][draw // len(self._tasks)]]
 
@@ -120,7 +120,7 @@ class StoredGroups:
         self._groups = [group for group in groups if group.task.id not in held_out_tasks]
         self._order = ShuffledIndices(len(self._groups), seed=seed)
 
-    def all(self) -> Iterator[Trajectory]:
+    def iterate_episodes(self) -> Iterator[Trajectory]:
         """Yield every episode that is not held out."""
         return (trajectory for group in self._groups for trajectory in group.trajectories)
 
@@ -235,7 +235,7 @@ def read_demonstrations(assembly: RunComponents, settings: DataSettings, key: st
     _report_usage(assembly, path, usage)
     if not conversations:
         raise DataError(f"{path}: no conversations in it")
-    conversations = [each for each in conversations if each.learned(all_assistant_turns)]
+    conversations = [each for each in conversations if each.get_trained_turns(all_assistant_turns)]
     if not conversations:
         raise DataError(f"{usage.describe(path)[0]}; change the field that excludes them, such as `weight`")
     return Demonstrations(
@@ -368,7 +368,9 @@ def load_scored_episodes(assembly: RunComponents, settings: RewardModelSettings)
     offered = assembly.offered_tools
     preferences = _read_preference_rows(assembly, settings.data, key, offered)
     rated: dict[tuple[Message, ...], list[Trajectory]] = defaultdict(list)  # singles of one prompt are one task
-    for each in Preferences(preferences, assembly.chat, context_length=assembly.policy.context_length).all():
+    for each in Preferences(
+        preferences, assembly.chat, context_length=assembly.policy.context_length
+    ).iterate_episodes():
         if each.score is not None:
             rated[each.opening].append(each)
     return [tuple(episodes) for episodes in rated.values()]
@@ -413,8 +415,8 @@ def find_policy_limit_problems(assembly: RunComponents, resolved: Resolved) -> l
     for read, key in (("read_demonstrations", "supervised.data"), ("read_offline_groups", "offline.data")):
         source = assembly.checked_data.get(read, (None, None))[1]
         if isinstance(source, Demonstrations | StoredEpisodes | StoredGroups):
-            limits = PolicyLimits.of_recipe(resolved.recipe).add(itertools.islice(source.all(), _COMPARED))
-            problems += map(str, limits.problems(key))
+            limits = PolicyLimits.of_recipe(resolved.recipe).add(itertools.islice(source.iterate_episodes(), _COMPARED))
+            problems += map(str, limits.find_problems(key))
     return problems
 
 

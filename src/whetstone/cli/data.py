@@ -173,7 +173,7 @@ def _print_report(report: DataReport, file: Path) -> None:
     )
     for line in report.usage.describe(file):
         click.echo(f"  {line}")
-    for problem in report.limits.problems(str(file)) if report.limits is not None else ():
+    for problem in report.limits.find_problems(str(file)) if report.limits is not None else ():
         click.secho(f"  {problem}", fg="yellow")
     kinds = ", ".join(f"{count} {kind}" for kind, count in plain["sensitive"].items())
     if report.searched:

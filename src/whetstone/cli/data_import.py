@@ -92,6 +92,12 @@ def import_data(
         redact_sensitive("")  # before a file is created
     renamed = dict(_split_column(each) for each in columns)
     read = [(path, find_format(path, source, renamed)) for path in files]
+    if renamed and not any(trace_format.name == "csv" for _, trace_format in read):
+        path, trace_format = read[0]
+        raise DataError(
+            f"{path}: --column has no effect on {trace_format.title}; it names the columns of a CSV file with one "
+            "message per row: remove --column"
+        )
     options = ImportOptions(load_tools(tools_file) if tools_file is not None else None, secrets)
     if recipe is not None:
         _use_recipe(options, recipe)

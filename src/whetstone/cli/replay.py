@@ -36,7 +36,7 @@ def replay_command(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_
     warn_unused_overrides(
         overrides, unread, "recorded episodes are not sampled again" if updates else "no update is recomputed"
     )
-    checks = asyncio.run(_replay(analysis.Replay(run_dir, overrides), updates))
+    checks = asyncio.run(_replay(analysis.RunReplay(run_dir, overrides), updates))
     if as_json:
         click.echo(to_json([asdict(each) for each in checks]))
     else:
@@ -46,8 +46,8 @@ def replay_command(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_
         sys.exit(1)
 
 
-async def _replay(replay: analysis.Replay, updates: bool) -> list[analysis.ReplayCheck]:
-    return [each async for each in replay.everything(updates=updates)]
+async def _replay(replay: analysis.RunReplay, updates: bool) -> list[analysis.ReplayCheck]:
+    return [each async for each in replay.recompute_all(updates=updates)]
 
 
 def _show(each: analysis.ReplayCheck) -> None:

@@ -87,11 +87,11 @@ def train_model(
     tried = _audit(resolved, tasks, call_tools=call_tools, allow_effects=allow_effects)
 
     async def played() -> None:
-        async for _ in tried.checks():
+        async for _ in tried.run_checks():
             break  # all have played by the first
 
     asyncio.run(played())
-    pairs = tried.pairs()
+    pairs = tried.build_pairs()
     if len(pairs) < 5:
         raise RecipeError(
             f"{recipe}: {len(pairs)} tasks have a good and a bad episode; increase --tasks, or use an expert"
@@ -142,7 +142,7 @@ def audit_reward_command(
         report = {
             "recipe": resolved.name,
             "sound": not bad if tried.tried else None,
-            "players": tried.table(),
+            "players": tried.summarize_players(),
             "checks": [asdict(each) for each in checks],
         }
         click.echo(to_json(report))
@@ -188,7 +188,7 @@ def _verdict(tried: Audit, name: str, bad: list[str]) -> str:
 
 async def _run_audit(tried: Audit, quiet: bool) -> list[Check]:
     checks = []
-    async for each in tried.checks():
+    async for each in tried.run_checks():
         checks.append(each)
         if not quiet:
             print_check(each)
@@ -198,6 +198,6 @@ async def _run_audit(tried: Audit, quiet: bool) -> list[Check]:
 
 def _show(tried: Audit) -> None:
     click.echo(f"\n{'player':<20} {'solved':>8} {'reward if solved':>17} {'reward if not solved':>21} {'unscored':>9}")
-    for row in tried.table():
+    for row in tried.summarize_players():
         paid = ["" if row[key] is None else f"{row[key]:.3g}" for key in ("score_deserved", "score_undeserved")]
         click.echo(f"{row['player']:<20} {row['deserved']:>8.0%} {paid[0]:>17} {paid[1]:>21} {row['invalid']:>9.0%}")

@@ -157,7 +157,7 @@ async def _serve(
     writer = RecordFile(record, redacting) if record is not None else None
     judging = _judging(assembly, writer) if judge and writer is not None else None
     try:
-        episodes = whetstone.serving.Episodes(writer, idle_seconds=idle_seconds, judging=judging)
+        episodes = whetstone.serving.EpisodeRegistry(writer, idle_seconds=idle_seconds, judging=judging)
         completions = whetstone.serving.CompletionService(
             engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed
         )

@@ -67,7 +67,7 @@ def show_command(run_dir: Path, id: str | None, credit: bool, full: bool, append
     if id is None:
         _show_run(run, as_json)
         return
-    folder, trajectory = run.trajectory(id)
+    folder, trajectory = run.find_trajectory(id)
     credited, unknown = _credit(folder, trajectory) if credit else ({}, "")
     if as_json:
         report = {"trajectory": _decode(trajectory), "credit": credited}
@@ -100,7 +100,7 @@ def _show_run(run: analysis.RunText, as_json: bool) -> None:
     for name, evaluation in run.evaluations:
         click.echo(sanitize_text(f"  {name:<22} {training.run_headline(evaluation)}"))
     show_judgment(run.summary, run.rows)
-    for stage, rows in run.stages():
+    for stage, rows in run.list_stages():
         planned = getattr(recipe, stage, None)
         of = f" of {planned.steps}" if planned is not None else ""
         click.secho(f"\n{stage}, {len(rows)}{of} steps, {_minutes(rows)}", bold=True)

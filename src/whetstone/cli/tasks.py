@@ -84,7 +84,7 @@ def score_tasks_command(
     """
     record.run_recipe(run_dir)  # raises if it is not a run
     scores = task_scores(run_dir, windows=windows)
-    best = scores.best(share=fraction, at_least=min_score)
+    best = scores.select_best(share=fraction, at_least=min_score)
     if not best:
         raise RecipeError(
             f"--min-score {min_score:g}: no task has this score; the best has {scores.tasks[0].score:.3g}"

@@ -155,7 +155,7 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     if not wanted:
         raise RunDirectoryError(f"{run_dir}: no step {step}; steps are 1 to {rows[-1]['to']}")
     explainer = whetstone.analysis.Explainer(run_dir)
-    trajectories = explainer.trajectories(step) if step is not None else []
+    trajectories = explainer.list_trajectories(step) if step is not None else []
     causes, changes = explainer.causes(), record.read_changes(run_dir)
     sampled = [row for row in journal if row["stage"] == "reinforcement"]
     tools = load_tool_statistics(sampled, run_dir)

@@ -25,27 +25,33 @@ Chosen = Callable[[Message, int, Sequence[Message]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages, and the tools that the model can call."""
+    """A conversation of a data file: its messages and the tools that the model can call."""
 
     where: str
+    """Place in the data file, such as `data.jsonl:7`."""
     messages: tuple[Message, ...]
     """Calls have the ids `call_T_I` (the assistant's T-th message, its I-th call), as in an episode."""
     tools: tuple[ToolSpec, ...] = ()
+    """Tools that the model can call; empty without tools."""
     exclusions: tuple[str, ...] = ()
     """[messages] Why a message of the assistant is not trained, such as `weight: 0`; empty if it can be trained."""
     unread: tuple[str, ...] = ()
     """Columns and keys of the row that nothing reads."""
 
-    def learned(self, chosen: Chosen) -> tuple[int, ...]:
-        """Return the indices of the messages that are trained."""
+    def get_trained_turns(self, chosen: Chosen) -> tuple[int, ...]:
+        """Return the indices in `messages` of the assistant turns that are trained.
+
+        Args:
+            chosen: Filter of assistant turns (`train_on`); turns that the file excludes are never trained.
+        """
         return tuple(place for place, reason in self._turns(chosen) if not reason)
 
     def count_exclusions(self, chosen: Chosen) -> Counter[str]:
-        """Return the number of turns that are not trained, by reason."""
+        """Count the assistant turns that are not trained, by reason; `train_on` if `chosen` rejects the turn."""
         return Counter(reason for _, reason in self._turns(chosen) if reason)
 
     def _turns(self, chosen: Chosen) -> Iterator[tuple[int, str]]:
-        """Yield index and reason of exclusion of each message of the assistant."""
+        """Yield (index in `messages`, reason of its exclusion or an empty string) of each assistant turn."""
         own = [place for place, message in enumerate(self.messages) if message.role == "assistant"]
         for number, place in enumerate(own):
             is_chosen = chosen(self.messages[place], number, self.messages)
@@ -54,29 +60,39 @@ class Conversation:
 
 @dataclass(slots=True)
 class DataUsage:
-    """Trained and excluded turns of a file, and the keys that nothing reads."""
+    """Counts of trained and excluded turns of a data file, and the keys of the file that have no effect."""
 
     unit: str = "assistant turns"
+    """Name of the counted unit, for the report."""
     trained: int = 0
+    """Number of trained turns."""
     excluded: Counter[str] = field(default_factory=Counter)
     """Reason, such as `weight: 0` → number of turns."""
     unread: Counter[str] = field(default_factory=Counter)
     """Column or key, such as `source` or `messages[].mood` → number of rows."""
 
     def add(self, *conversations: Conversation, chosen: Chosen | None = None) -> None:
-        """Count the conversations of a row."""
+        """Count the turns and unread keys of all conversations of one row.
+
+        Args:
+            conversations: Conversations that were read from the row.
+            chosen: Filter of assistant turns; None selects all of them.
+        """
         for conversation in conversations:
-            self.trained += len(conversation.learned(chosen or all_assistant_turns))
+            self.trained += len(conversation.get_trained_turns(chosen or all_assistant_turns))
             self.excluded += conversation.count_exclusions(chosen or all_assistant_turns)
         self.unread.update(list(dict.fromkeys(name for each in conversations for name in each.unread)))
 
     def add_row(self, row: Row, used: Collection[str], count: int = 1) -> str:
-        """Count a row without messages, and return the mark that excludes it, or an empty string.
+        """Count a row of text or tokens, which has no messages.
 
         Args:
-            row: A row of text, or of tokens.
-            used: Columns that are read.
-            count: Number of texts or turns.
+            row: The row.
+            used: Columns that another reader uses.
+            count: Number of texts or turns in the row.
+
+        Returns:
+            The mark that excludes the row, such as `row weight: 0`; empty if the row is trained.
         """
         reader = RowReader(row, used)
         self.unread.update(list(reader.unread))
@@ -87,7 +103,7 @@ class DataUsage:
         return f"row {reader.reason}"
 
     def describe(self, path: Path) -> list[str]:
-        """Return the lines of a report."""
+        """Format the counts as lines of a report; keys without effect are in the second line."""
         total = self.trained + self.excluded.total()
         reasons = "; ".join(f"{reason} ({count})" for reason, count in self.excluded.most_common())
         lines = [f"{path}: {self.trained} of {total} {self.unit} are trained"] if total else []
@@ -122,25 +138,33 @@ def read_conversation(row: Row, offered: tuple[ToolSpec, ...] = (), *, used: Col
 def check_conversation(
     reader: RowReader, messages: Sequence[NormalMessage], tools: tuple[ToolSpec, ...]
 ) -> Conversation:
-    """Check messages, and pair calls with results.
+    """Check that messages form a possible conversation, and give calls and results the ids of an episode.
+
+    Args:
+        reader: Reader of the row, which errors name.
+        messages: Messages of the row in normal form.
+        tools: Tools that the model can call; empty if the row declares none.
 
     Raises:
-        DataError: The conversation is not possible.
+        DataError: There are no messages, the first one is of the assistant or a tool, the assistant has none, a call
+            has no result, or a call names an undeclared tool.
     """
     row = reader.row
     if not messages:
-        raise row.error("a conversation without messages")
+        raise row.error("the conversation has no messages")
     first = messages[0]
     if first.message.role in ("assistant", "tool"):
-        raise row.error(f"{first.path}: the first message is of the {first.message.role}; system or user is expected")
+        raise row.error(
+            f"{first.path}: the first message has the role {first.message.role}; it must have the role system or user"
+        )
     if not any(each.message.role == "assistant" for each in messages):
-        raise row.error("a conversation without a message of the assistant, so nothing can be trained")
+        raise row.error("the conversation has no message of the assistant, so nothing can be trained")
     exclusions = tuple(_exclude(reader, each) for each in messages)
     return Conversation(row.where, tuple(_pair_calls(row, messages, tools)), tools, exclusions, reader.unread)
 
 
 def _exclude(reader: RowReader, item: NormalMessage) -> str:
-    """Return why a message is not trained, or an empty string."""
+    """Return the reason why an assistant message is not trained, such as `weight: 0`; empty if it is trained."""
     if item.message.role != "assistant":
         return ""
     if item.mark and reader.mark is False:
@@ -155,14 +179,14 @@ def _exclude(reader: RowReader, item: NormalMessage) -> str:
 
 
 def _pair_calls(row: Row, messages: Sequence[NormalMessage], tools: tuple[ToolSpec, ...]) -> Iterator[Message]:
-    """Yield messages whose calls and results have the ids of an episode."""
+    """Yield the messages with call ids as in an episode (`call_T_I`) in calls and in their results."""
     known = {tool.name for tool in tools}
     turn, place = 0, 0
     while place < len(messages):
         item = messages[place]
         place += 1
         if item.message.role == "tool":
-            raise row.error(f"{item.path}: a result without a call{_describe_result(item)}")
+            raise row.error(f"{item.path}: the tool result{_describe_result(item)} follows no tool call")
         if item.message.role != "assistant":
             yield item.message
             continue
@@ -171,7 +195,7 @@ def _pair_calls(row: Row, messages: Sequence[NormalMessage], tools: tuple[ToolSp
             if tools and call.name not in known:
                 near = did_you_mean(call.name, known)
                 raise row.error(
-                    f'{item.path}: call {index + 1} names "{call.name}", which is not among its tools{near}'
+                    f'{item.path}: tool call {index + 1} names "{call.name}", which is not a declared tool{near}'
                 )
         yield replace(
             item.message, tool_calls=tuple(replace(call, id=f"call_{turn}_{k}") for k, call in enumerate(calls))
@@ -182,7 +206,7 @@ def _pair_calls(row: Row, messages: Sequence[NormalMessage], tools: tuple[ToolSp
         results = messages[place:end]
         if len(results) < len(calls) and end < len(messages):
             missing = len(calls) - len(results)
-            raise row.error(f"{messages[end].path}: {missing} of the calls before it have no result")
+            raise row.error(f"{messages[end].path}: {missing} of the tool calls before this message have no result")
         for result, index in zip(results, _match_results(row, calls, results), strict=True):
             yield replace(result.message, tool_call_id=f"call_{turn}_{index}")
         turn, place = turn + 1, end
@@ -202,7 +226,9 @@ def _match_results(row: Row, calls: Sequence[ToolCall], results: Sequence[Normal
         index = next(fits, None)
         if index is None:
             names = ", ".join(calls[k].name for k in unmatched) or "none"
-            raise row.error(f"{result.path}: a result of no open call{_describe_result(result)}; open calls: {names}")
+            raise row.error(
+                f"{result.path}: the tool result{_describe_result(result)} matches no open call; open calls: {names}"
+            )
         unmatched.remove(index)
         matched[number] = index
     return [matched[number] for number in range(len(results))]
@@ -223,7 +249,7 @@ def _describe_result(result: NormalMessage) -> str:
 
 
 def all_assistant_turns(message: Message, number: int, messages: Sequence[Message]) -> bool:
-    """Select every turn of the assistant."""
+    """Select every assistant turn; the default of `train_on`."""
     return True
 
 
@@ -240,4 +266,4 @@ def _answers(message: Message, number: int, messages: Sequence[Message]) -> bool
 
 
 LEARNED_FROM: Mapping[str, Chosen] = {"all": all_assistant_turns, "last": _last, "calls": _calls, "answers": _answers}
-"""Name of a turn filter → the filter."""
+"""Value of the recipe key `train_on` → filter of assistant turns."""

@@ -61,26 +61,26 @@ _FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0
 
 @dataclass(frozen=True, slots=True)
 class NormalMessage:
-    """One message in the normal form."""
+    """One message of a row in the form that all dataset formats are converted to."""
 
     path: str
     """Place in the row, such as `messages[2]`."""
     message: Message
-    """The message, with the ids of the row."""
+    """The message, with the call ids of the row."""
     name: str = ""
-    """Name of the tool, if a result has one."""
+    """Name of the tool of a tool result; empty if the row has none."""
     mark: bool | None = None
-    """Whether its marks include it in training; None without marks."""
+    """Whether marks (`weight`, `train`, …) of the message include it in training; None without marks."""
     reason: str = ""
-    """The mark that excludes it, such as `weight: 0`."""
+    """The mark that excludes the message from training, such as `weight: 0`."""
     is_context: bool = False
-    """Whether it is part of a prompt."""
+    """Whether the message is part of a prompt, which is never trained."""
     is_call: bool = False
-    """Whether its role is that of a call, such as `function_call`."""
+    """Whether the role names a tool call, such as `function_call` in ShareGPT."""
 
 
 class RowReader:
-    """Reads the columns of one row, and records the keys that nothing reads.
+    """Reads the columns of one row in any dataset format, and collects the columns and keys that nothing reads.
 
     Args:
         row: The row.
@@ -102,20 +102,20 @@ class RowReader:
         self.mark, self.reason = self._messages.read_marks("", self.columns)
 
     def read_conversation(self) -> list[NormalMessage]:
-        """Read the messages of a conversation.
+        """Read the conversation of the row, from `messages`, `conversations`, or `prompt` and `completion`.
 
         Raises:
-            DataError: The row has no conversation, or one that cannot be read.
+            DataError: The row has no conversation, or a message cannot be read.
         """
         name = next((name for name in CONVERSATIONS if name in self.columns), None)
         if name is not None:
-            return self.complete(self.read_messages(name))
+            return self.add_system_message(self.read_messages(name))
         if {"prompt", "completion"} <= self.row.columns.keys():
             prompt = self.read_messages("prompt", role="user", is_context=True)
-            return self.complete([*prompt, *self.read_messages("completion", role="assistant")])
+            return self.add_system_message([*prompt, *self.read_messages("completion", role="assistant")])
         near = did_you_mean("messages", self.columns)
         raise self.row.error(
-            f'no conversation; "messages", "conversations", or "prompt" and "completion" is needed{near}'
+            f'no conversation: the columns "messages", "conversations", or "prompt" and "completion" are needed{near}'
         )
 
     def read_messages(self, name: str, *, role: str = "", is_context: bool = False) -> list[NormalMessage]:
@@ -123,7 +123,8 @@ class RowReader:
 
         Args:
             name: Name of the column.
-            role: Role of a column that is a text, or null for the assistant; empty: a text is JSON.
+            role: Role of the message if the column is a plain text; a null column is an empty message of the
+                assistant if this is `assistant`. If empty, a text is parsed as JSON.
             is_context: Whether the column is part of a prompt.
 
         Raises:
@@ -149,11 +150,11 @@ class RowReader:
             read.append(message)
         return read
 
-    def complete(self, messages: Sequence[NormalMessage]) -> list[NormalMessage]:
-        """Return messages with the `system` column before them.
+    def add_system_message(self, messages: Sequence[NormalMessage]) -> list[NormalMessage]:
+        """Return the messages with the text of the column `system` as their first message, if the row has one.
 
         Raises:
-            DataError: The column and the first message are two different system messages.
+            DataError: The column is not a text, or differs from a system message at the start of the messages.
         """
         self._used.add("system")
         text = self.columns.get("system", "")
@@ -168,10 +169,10 @@ class RowReader:
         return [NormalMessage("system", Message("system", (Text(text),))), *messages]
 
     def read_label(self) -> bool:
-        """Read the rating of a rated single.
+        """Read the rating of an answer (column `label`) as true or false.
 
         Raises:
-            DataError: The rating is not true or false.
+            DataError: The column is neither a boolean nor 0, 1 or one of their texts.
         """
         self._used.add("label")
         if (label := _parse_flag(self.columns["label"])) is None:
@@ -204,17 +205,17 @@ class RowReader:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Columns and keys with a value that nothing has read, such as `source` or `messages[].mood`."""
+        """Return the columns and keys with a value that no reader used, such as `source` or `messages[].mood`."""
         columns = (name for name, value in self.columns.items() if name not in self._used and not is_empty(value))
         return (*columns, *self._fields.unread)
 
 
 class _MessageReader:
-    """Reads the messages of a row.
+    """Reads the messages of a row into the normal form.
 
     Args:
-        fields: Reads the objects of the row.
-        calls: Reads calls.
+        fields: Reader of the objects of the row.
+        calls: Reader of the tool calls of the row.
     """
 
     def __init__(self, fields: FieldReader, calls: CallReader) -> None:
@@ -256,7 +257,7 @@ class _MessageReader:
                 parts = [{"type": "text", "text": fields["refusal"]}]
                 known.append("refusal")
             parts = self._add_thought(path, thoughts, parts)
-        self._fields.record(path, fields, known)
+        self._fields.record_unread_keys(path, fields, known)
         written: dict[str, Any] = {"role": role, "content": parts, "tool_calls": calls}
         if role == "tool":
             written["tool_call_id"] = read_id(fields.get("tool_call_id")) or None
@@ -270,7 +271,7 @@ class _MessageReader:
         return NormalMessage(path, message, name, mark, reason, is_context, key in _CALL_ROLES)
 
     def _read_content(self, path: str, content: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-        """Return the parts of a content, and the thoughts in it."""
+        """Return (parts of a content in the OpenAI format, texts of thinking in the content)."""
         if content is None or content == "":
             return [], []
         if isinstance(content, str):
@@ -283,7 +284,7 @@ class _MessageReader:
             part = {"type": "text", "text": value} if isinstance(value, str) else value
             part = self._fields.read_object(f"{path}.content[{index}]", part)
             kind = part.get("type")
-            self._fields.record(f"{path}.content[{index}]", part, ("type", str(kind)))
+            self._fields.record_unread_keys(f"{path}.content[{index}]", part, ("type", str(kind)))
             if kind == "thinking":
                 thoughts.append(part.get("thinking"))
             elif kind not in ("text", "refusal"):
@@ -293,7 +294,7 @@ class _MessageReader:
         return parts, thoughts
 
     def _add_thought(self, path: str, thoughts: Sequence[Any], parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the parts of a message with its thought as text before them."""
+        """Return the parts of a message with its thinking as a text part, in `<think>` tags, before them."""
         if not all(isinstance(thought, str) for thought in thoughts):
             raise self._fields.row.error(f"{path}: text is expected as reasoning")
         different = {thought.strip() for thought in thoughts} - {""}
@@ -360,7 +361,7 @@ def has_answer(message: Message) -> bool:
 
 
 def suggest_key(unread: str) -> str:
-    """Return the known key that a key without a reader resembles, or an empty string.
+    """Return the known key with a spelling similar to an unread key; empty if there is none.
 
     >>> suggest_key("messages[].wieght"), suggest_key("source")
     ('weight', '')
@@ -392,7 +393,7 @@ def _is_encoded(text: str) -> bool:
 
 
 def _transpose(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    """Return the rows of a table of lists."""
+    """Convert an object of lists, as Parquet stores messages, into a list of objects."""
     length = max(map(len, columns.values()), default=0)
     return [{name: values[k] for name, values in columns.items() if k < len(values)} for k in range(length)]
 

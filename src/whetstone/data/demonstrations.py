@@ -21,10 +21,13 @@ from whetstone.trajectory import Author, EndReason, Provenance, Score, Segment, 
 
 
 class ImitationSource(Protocol):
-    """Source of imitation data: an endless sequence of episodes."""
+    """Endless sequence of expert episodes, from which a supervised stage takes its batches."""
 
-    def episode(self, draw: int) -> Trajectory:
-        """Return the episode at an index; one that cannot be trained has no score, and an `error`."""
+    def get_episode(self, draw: int) -> Trajectory:
+        """Return the episode at an index of the sequence, from 0.
+
+        An episode that cannot be trained (too long, changed by the chat template) has no score, and an `error`.
+        """
         ...
 
 
@@ -52,12 +55,12 @@ class Demonstrations:
         self._context_length = context_length
         self._order = ShuffledIndices(len(conversations), seed=seed)
 
-    def all(self) -> Iterator[Trajectory]:
-        """Return every conversation as an episode, in the order of the file, also if it is longer than the context."""
+    def iterate_episodes(self) -> Iterator[Trajectory]:
+        """Return every conversation as an episode, in file order; the context length is not checked."""
         return (tokenize_conversation(each, self._chat, chosen=self._chosen) for each in self._conversations)
 
-    def episode(self, draw: int) -> Trajectory:
-        """See `ImitationSource`."""
+    def get_episode(self, draw: int) -> Trajectory:
+        """Return the episode at an index of the shuffled, endless sequence; see `ImitationSource.get_episode`."""
         conversation = self._conversations[self._order[draw]]
         return tokenize_conversation(conversation, self._chat, chosen=self._chosen, context_length=self._context_length)
 
@@ -77,7 +80,7 @@ def tokenize_conversation(
         The episode with a score of 1; without a score and with `error` if it cannot be trained.
     """
     try:
-        turns = _turns(conversation, chat, frozenset(conversation.learned(chosen)))
+        turns = _turns(conversation, chat, frozenset(conversation.get_trained_turns(chosen)))
     except (PolicyError, ValueError) as error:
         return _as_skipped(conversation, str(error).partition("\n")[0])
     episode = _episode(conversation, turns)
@@ -188,7 +191,7 @@ class Texts:
         """Return the number of windows."""
         return len(self._windows)
 
-    def segment(self, draw: int) -> Segment:
+    def get_segment(self, draw: int) -> Segment:
         """Return the window at an index; all its tokens except the first are trained."""
         ids = self._windows[self._order[draw]]
         count = len(ids)

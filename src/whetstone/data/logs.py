@@ -33,42 +33,45 @@ _TASKS = ("task_id", "example_id", "task")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Tokens of an episode, in the order in which the model read or sampled them."""
+class TokenSpan:
+    """Consecutive tokens of a logged episode that were either all sampled or all read by the model."""
 
     ids: tuple[int, ...]
+    """Token ids, in the order in which the model read or sampled them."""
     sampled: bool
+    """Whether the policy sampled the tokens; otherwise they are context."""
     logprobs: tuple[float, ...] = ()
-    """[ids] log-probs of sampled tokens; NaN if the log does not have them."""
+    """[ids] log-prob of each sampled token; NaN if the log does not have log-probs."""
     begins: bool = False
-    """Whether the tokens replace the whole context before them."""
+    """Whether the tokens are a new context that replaces all tokens before them."""
     text: str = ""
     """Text of sampled tokens according to the log; empty if the log does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedEpisode:
-    """An episode from the log of another tool."""
+    """One episode from the log of another tool, before it is tokenized."""
 
     row: Row
     """Conversation in the OpenAI format, if `pieces` is empty."""
     task: str
-    """Key that all episodes of a task have in common."""
+    """Key of the task; episodes with the same key form a group."""
     reward: float | None = None
-    """Reward; None if the log has none."""
-    pieces: tuple[Piece, ...] = ()
-    """Tokens, if the log has them."""
+    """Outcome reward; None if the log has none."""
+    pieces: tuple[TokenSpan, ...] = ()
+    """Spans of tokens in order; empty if the log has only text."""
 
 
 def parse_log_row(row: Row, reward: str | Sequence[str] | None = None) -> list[LoggedEpisode]:
-    """Return the episodes of a row, with their tokens if the log has them.
+    """Parse the episodes of a row of a log, with their tokens if the log has them.
 
     Args:
-        row: The row.
-        reward: Column of the reward, or columns that are summed; None: the usual ones.
+        row: The row, in any of the log formats listed in this module, or a conversation.
+        reward: Column of the reward, or several columns that are summed. None uses `reward`, else `score`, else the
+            only numeric column of a TRL log.
 
     Raises:
-        DataError: The column does not exist, or the reward column is ambiguous.
+        DataError: The reward column does not exist or is ambiguous, or tokens and masks are inconsistent.
     """
     columns = row.columns
     if columns.get("traces") is not None:
@@ -86,10 +89,12 @@ def parse_log_row(row: Row, reward: str | Sequence[str] | None = None) -> list[L
 
 
 def conversation_rows(row: Row) -> list[Row]:
-    """Convert a row to rows in the format of a conversation; most rows already have it.
+    """Convert a row of a log into rows with a conversation; a row that is a conversation is returned unchanged.
+
+    A call of a chat API becomes one conversation, and a verifiers trace one conversation per branch.
 
     Raises:
-        DataError: It has only tokens, or is not a valid call of a chat API.
+        DataError: The row has only token ids, or is not a valid call of a chat API.
     """
     columns = row.columns
     if columns.get("traces") is not None:
@@ -98,7 +103,7 @@ def conversation_rows(row: Row) -> list[Row]:
     if isinstance(columns.get("response"), Mapping):
         return [Row(row.where, _of_call(row), row.number)]
     if "completion_ids" in columns and "completion" not in columns and "messages" not in columns:
-        raise row.error("an episode with only tokens; use it in an offline stage")
+        raise row.error("the row has only token ids and no messages; use the file in an offline stage")
     return [row]
 
 
@@ -139,12 +144,14 @@ def _reward(row: Row, named: str | Sequence[str] | None) -> float | None:
         return None
     scored = {name: value for name, value in columns.items() if value is not None and name not in _OF_TRL}
     if len(scored) != 1:
-        raise row.error(f"{len(scored)} columns could be the reward ({', '.join(scored)}); set `reward`")
+        raise row.error(
+            f"{len(scored)} columns could be the reward ({', '.join(scored)}); name the column in `data.reward`"
+        )
     return next(iter(scored.values()))
 
 
 def _number(value: Any) -> float | None:
-    """Return a number as a float, also if it is a text as in CSV; None for any other value."""
+    """Convert a number, or the text of a number as in CSV, to a float; None for any other value."""
     if isinstance(value, str):
         try:
             value = float(value)
@@ -166,7 +173,7 @@ def _of_call(row: Row) -> dict[str, Any]:
     choices = response.get("choices")
     messages = request.get("messages") if isinstance(request, Mapping) else None
     if not isinstance(messages, list | tuple) or not isinstance(choices, list | tuple) or not choices:
-        raise row.error("a call of a chat API has `request.messages` and `response.choices`")
+        raise row.error("a call of a chat API must have `request.messages` and `response.choices`")
     if not isinstance(choices[0], Mapping) or not isinstance(choices[0].get("message"), Mapping):
         raise row.error(f"a message is expected, got {_shorten(choices[0])}", at="response.choices[0].message")
     columns = {name: value for name, value in row.columns.items() if name not in ("request", "body", "response")}
@@ -184,25 +191,28 @@ _MAX_LOGPROB = 1e-6
 """Largest log-prob, which allows for rounding; a probability is at most 1."""
 
 
-def _of_tokens(row: Row) -> Iterator[Piece]:
+def _of_tokens(row: Row) -> Iterator[TokenSpan]:
     columns = row.columns
     ids = _token_ids(row, columns["completion_ids"], "completion_ids")
     if not columns.get("prompt_ids"):
-        raise row.error("completion_ids without prompt_ids: the context of the model is not known")
+        raise row.error("completion_ids without prompt_ids: the context of the sampled tokens is unknown; log both")
     prompt = _token_ids(row, columns["prompt_ids"], "prompt_ids")
     mask = _mask(row, columns.get("env_mask"), "env_mask", len(ids))
     logprobs = columns.get("logprobs")
     logprobs = [math.nan] * len(ids) if logprobs is None else _list(row, logprobs, "logprobs")
     if not ids or not len(ids) == len(mask) == len(logprobs):
-        raise row.error(f"{len(ids)} completion_ids, {len(logprobs)} logprobs and {len(mask)} of env_mask")
-    yield Piece(tuple(prompt), sampled=False, begins=True)
+        raise row.error(
+            f"completion_ids ({len(ids)}), logprobs ({len(logprobs)}) and env_mask ({len(mask)}) must have equal, "
+            "positive lengths"
+        )
+    yield TokenSpan(tuple(prompt), sampled=False, begins=True)
     start = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or mask[end] != mask[start]:
             sampled = range(start, end) if mask[start] and columns.get("logprobs") is not None else ()
             checked = tuple(_logprob(row, logprobs[k], f"logprobs[{k}]") for k in sampled)
             unknown = (math.nan,) * (end - start) if mask[start] else ()
-            yield Piece(tuple(ids[start:end]), mask[start], checked or unknown)
+            yield TokenSpan(tuple(ids[start:end]), mask[start], checked or unknown)
             start = end
 
 
@@ -215,7 +225,7 @@ def _list(row: Row, values: Any, at: str) -> list[Any]:
 def _token_ids(row: Row, values: Any, at: str) -> list[int]:
     for index, id in enumerate(ids := _list(row, values, at)):
         if isinstance(id, bool) or not isinstance(id, int) or id < 0:
-            raise row.error(f"a token id is an integer from 0, got {_shorten(id)}", at=f"{at}[{index}]")
+            raise row.error(f"a token id must be an integer of at least 0, got {_shorten(id)}", at=f"{at}[{index}]")
     return ids
 
 
@@ -223,21 +233,21 @@ def _mask(row: Row, values: Any, at: str, length: int) -> list[bool]:
     mask = [True] * length if values is None else _list(row, values, at)
     for index, value in enumerate(mask):
         if not isinstance(value, int | float) or value not in (0, 1):
-            raise row.error(f"a mask has 0 and 1, got {_shorten(value)}", at=f"{at}[{index}]")
+            raise row.error(f"a mask value must be 0 or 1, got {_shorten(value)}", at=f"{at}[{index}]")
     return list(map(bool, mask))
 
 
 def _logprob(row: Row, value: Any, at: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value <= _MAX_LOGPROB:
-        raise row.error(f"a log-prob is a finite number of at most 0, got {_shorten(value)}", at=at)
+        raise row.error(f"a log-prob must be a finite number of at most 0, got {_shorten(value)}", at=at)
     try:
         return float(value)
     except OverflowError:
-        raise row.error("a log-prob is a finite number, got an integer of hundreds of digits", at=at) from None
+        raise row.error("a log-prob must be a finite number, got an integer of hundreds of digits", at=at) from None
 
 
 def _shorten(value: Any) -> str:
-    """Return a value as JSON, without its end if it is long."""
+    """Format a value as JSON for an error message, cut after 40 characters."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)[:40] if not isinstance(value, int) or abs(value) < 10**40 else "a number of many digits"
     text = json.dumps(value, default=str, ensure_ascii=False)
@@ -245,7 +255,10 @@ def _shorten(value: Any) -> str:
 
 
 def _of_trace(row: Row, trace: Any, at: str) -> list[LoggedEpisode]:
-    """Read a rollout that is a graph of messages: its tokens in sampling order if it has them, else each branch."""
+    """Read a verifiers trace, which is a graph of messages.
+
+    A trace with token ids is one episode in sampling order; a trace without them has one episode per branch.
+    """
     nodes = _nodes(row, trace, at)
     value = _trace_reward(row, trace.get("rewards"), f"{at}.rewards")
     task_fields = trace.get("task") or row.columns.get("task") or {}
@@ -262,7 +275,7 @@ def _of_trace(row: Row, trace: Any, at: str) -> list[LoggedEpisode]:
 
 
 def _trace_reward(row: Row, rewards: Any, at: str) -> float | None:
-    """Return the weighted sum of a trace's rewards; None if it has none."""
+    """Return the weighted sum of the rewards of a trace; None if the trace has no rewards."""
     if not isinstance(rewards or {}, Mapping):
         raise row.error(f"an object is expected, got {_shorten(rewards)}", at=at)
     terms = [(name, reward) for name, reward in (rewards or {}).items() if reward is not None]
@@ -304,14 +317,14 @@ def _branches(row: Row, trace: Any, at: str) -> Iterator[Row]:
 
 
 def _path(nodes: Sequence[Mapping[str, Any]], last: int) -> list[int]:
-    """Return the indices from the first message to this one."""
+    """Return the indices of the nodes on the path from the first message to a node."""
     path = [last]
     while (parent := nodes[path[-1]].get("parent")) is not None:
         path.append(parent)
     return path[::-1]
 
 
-def _pieces(row: Row, nodes: Sequence[Mapping[str, Any]], drawn: Sequence[int], at: str) -> Iterator[Piece]:
+def _pieces(row: Row, nodes: Sequence[Mapping[str, Any]], drawn: Sequence[int], at: str) -> Iterator[TokenSpan]:
     tokens = [_token_ids(row, node["token_ids"], f"{at}[{k}].token_ids") for k, node in enumerate(nodes)]
     before: list[int] = []
     unread: Sequence[int] = ()
@@ -322,7 +335,7 @@ def _pieces(row: Row, nodes: Sequence[Mapping[str, Any]], drawn: Sequence[int], 
         ids, own = tokens[number], _mask(row, node.get("mask") or None, f"{at}[{number}].mask", len(tokens[number]))
         begin, end = (own.index(True), len(own) - own[::-1].index(True)) if any(own) else (len(ids), len(ids))
         read = [token for place in new for token in tokens[place]]
-        yield Piece((*(unread if goes_on else ()), *read, *ids[:begin]), sampled=False, begins=not goes_on)
+        yield TokenSpan((*(unread if goes_on else ()), *read, *ids[:begin]), sampled=False, begins=not goes_on)
         logprobs: tuple[float, ...] = (math.nan,) * (end - begin)
         if node.get("logprobs"):
             place = f"{at}[{number}].logprobs"
@@ -334,7 +347,7 @@ def _pieces(row: Row, nodes: Sequence[Mapping[str, Any]], drawn: Sequence[int], 
                 at=f"{at}[{number}]",
             )
         content = node["message"].get("content")
-        yield Piece(tuple(ids[begin:end]), True, logprobs, text=content if isinstance(content, str) else "")
+        yield TokenSpan(tuple(ids[begin:end]), True, logprobs, text=content if isinstance(content, str) else "")
         before, unread = path, ids[end:]
 
 

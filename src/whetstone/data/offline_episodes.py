@@ -18,7 +18,7 @@ from pathlib import Path
 from whetstone.chat import Chat, ToolSpec, user
 from whetstone.data.conversations import Chosen, DataUsage, all_assistant_turns, read_conversation
 from whetstone.data.demonstrations import messages_equal, tokenize_conversation
-from whetstone.data.logs import LoggedEpisode, Piece, list_used_columns, parse_log_row
+from whetstone.data.logs import LoggedEpisode, TokenSpan, list_used_columns, parse_log_row
 from whetstone.data.row_readers import OnBadRow, Row, read_all
 from whetstone.data.select_episodes import Choice, get_reward
 from whetstone.data.trajectory_stitching import add_stitched
@@ -204,12 +204,12 @@ def group_episodes(
 
 
 def _filter(path: Path, groups: Sequence[Group], choice: Choice) -> list[Group]:
-    chosen = choice.of(groups)
+    chosen = choice.select_groups(groups)
     if not chosen:
         failed = next((t.error for group in groups for t in group.trajectories if t.error is not None), None)
         filters = f" with {choice}" if str(choice) else ""
         why = f"; the first invalid one: {failed}" if failed else ""
-        raise DataError(f"{path}: no scored episodes{filters}{why}")
+        raise DataError(f"{path}: no scored episodes{filters} to train on{why}")
     return chosen
 
 
@@ -262,18 +262,18 @@ def _read_pieces(
     return Trajectory(where, episode.task, (), tuple(turns), EndReason.TERMINATED, provenance=Provenance.REPLAYED)
 
 
-def _check_piece(episode: LoggedEpisode, piece: Piece, chat: Chat) -> None:
+def _check_piece(episode: LoggedEpisode, piece: TokenSpan, chat: Chat) -> None:
     if max(piece.ids, default=0) >= len(chat.tokenizer):
         raise episode.row.error(
             f"token {max(piece.ids)} is not in this policy's tokenizer ({len(chat.tokenizer)} tokens)"
         )
     if piece.text and piece.text.strip() not in chat.tokenizer.decode(piece.ids):
         raise episode.row.error(
-            f"its tokens are of another tokenizer: they do not decode to {piece.text.strip()[:60]!r}"
+            f"the token ids are of another tokenizer: they do not decode to {piece.text.strip()[:60]!r}"
         )
 
 
-def _to_tokens(piece: Piece) -> Tokens:
+def _to_tokens(piece: TokenSpan) -> Tokens:
     if any(map(math.isnan, piece.logprobs)):
         return Tokens.from_ids(piece.ids, Author.EXPERT)
     nothing = (math.nan,) * len(piece.ids)
@@ -299,7 +299,7 @@ def is_offline(path: Path) -> bool:
 
 
 def mark_offline(group: Group, name: str, *, number: int = 0, off_policy: OffPolicy | None = None) -> Group:
-    """Prepare a stored group for an update of another run.
+    """Mark a group of another run as off-policy data before an update.
 
     Each trajectory gets an id with the prefix `name`, the provenance `replayed` unless it is `demonstrated` or `human`,
     and tokens that are older than every version of this run. The group adds no costs.
@@ -351,7 +351,9 @@ def _older(turn: Turn) -> Tokens:
 
 
 def _relabel(trajectory: Trajectory, relabel: Relabel, chat: Chat, tools: Sequence[ToolSpec]) -> Trajectory:
-    """Return a solved trajectory as it is, and any other one relabeled.
+    """Relabel an unsolved trajectory with the task that it did solve (hindsight relabeling).
+
+    A solved trajectory, and one for which `relabel` returns None, is unchanged.
 
     Source: Murty et al. 2024 (BAGEL), arXiv:2403.08140, in which a model describes a trajectory.
     """
@@ -380,7 +382,7 @@ def _of_run(run_dir: Path) -> list[Group]:
         return [
             _with_its_task(record.load(number, Task("", "")))
             for number in sorted(record.admitted)
-            if record.holds(number)
+            if record.has_group(number)
         ]
     except RunDirectoryError as error:
         raise DataError(str(error)) from None

@@ -44,10 +44,10 @@ class StoredMixture:
         self._expected: str | None = None
 
     def read(self) -> list[Group]:
-        """Return all groups; if their fraction is 0, return none and open no file.
+        """Read all stored groups once; if `fraction` is 0, return none without opening a file.
 
         Raises:
-            DataError: There are none, they lack required log-probs, or they changed since the start of the run.
+            DataError: The files have no episodes, lack required log-probs, or changed since the start of the run.
         """
         if self._groups is None:
             histories = self._read() if self.settings.fraction > 0 else []
@@ -66,12 +66,12 @@ class StoredMixture:
             self._groups = groups
         return self._groups
 
-    def everything(self) -> list[Group]:
-        """Return all groups, even if none is used in updates; for components that read them."""
+    def get_all_groups(self) -> list[Group]:
+        """Return all stored groups even if `fraction` is 0, for components that take `stored_groups`."""
         return self.read() or [group for history in self._read() for group in history]
 
     async def groups(self, first: int, count: int, /) -> list[Group]:
-        """See `GroupSource.groups`."""
+        """Return `count` stored groups from position `first` of the sampling order; see `GroupSource.groups`."""
         stored = self.read()
         return [stored[self._place(first + number)] for number in range(count)]
 
@@ -82,20 +82,20 @@ class StoredMixture:
         return min(bisect(self._bounds, chance * self._bounds[-1]), len(self._bounds) - 1)
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """See `Stateful`; steps are not recorded."""
+        """Do nothing: the mixture has no state that depends on steps. See `Stateful.observe`."""
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`: a digest of the episodes."""
+        """Return the digest of the stored episodes, for checkpoints. See `Stateful.state`."""
         self.read()
         return {"digest": self._digest}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`; compared with the files when they are read."""
+        """Set the digest that the files must have when they are read. See `Stateful.load_state`."""
         self._expected = state["digest"]
 
 
 def digest_groups(groups: Sequence[Group]) -> str:
-    """Return a digest of groups: names, rewards and tokens of their trajectories."""
+    """Hash task ids, trajectory ids, rewards and sampled tokens of groups (BLAKE2b, 32 hexadecimal digits)."""
     digest = hashlib.blake2b(digest_size=16)
     for group in groups:
         for t in group.trajectories:
@@ -105,13 +105,17 @@ def digest_groups(groups: Sequence[Group]) -> str:
     return digest.hexdigest()
 
 
-def preferences(histories: Sequence[Sequence[float]], prefer: str) -> list[float]:
-    """Compute [groups] the priority of each group of each history, from 0 to 1; for `improvement` from −1 to 1.
+def compute_priorities(histories: Sequence[Sequence[float]], prefer: str) -> list[float]:
+    """Compute the sampling priority of each stored group (prioritized replay over learning histories).
 
     Args:
-        histories: Mean rewards of groups, in sampling order.
-        prefer: `reward`: its reward, scaled between minimum and maximum; `recency`: its position in its history;
-            `improvement`: the `improvement` of its history, with scaled rewards.
+        histories: Per run, the mean reward of each group in sampling order.
+        prefer: `reward`: the reward of the group, scaled between the minimum and maximum of all groups. `recency`: its
+            position in its history. `improvement`: `compute_improvement` of its history, with scaled rewards. Any
+            other value gives equal priorities.
+
+    Returns:
+        [groups] priorities of the groups of all histories in order: from 0 to 1, for `improvement` from −1 to 1.
     """
     everything = [reward for history in histories for reward in history]
     if not everything:
@@ -123,11 +127,11 @@ def preferences(histories: Sequence[Sequence[float]], prefer: str) -> list[float
     if prefer == "recency":
         return [k / (len(history) - 1) if len(history) > 1 else 1.0 for history in scaled for k in range(len(history))]
     if prefer == "improvement":
-        return [improvement(history) for history in scaled for _ in history]
+        return [compute_improvement(history) for history in scaled for _ in history]
     return [0.0] * len(everything)
 
 
-def improvement(rewards: Sequence[float]) -> float:
+def compute_improvement(rewards: Sequence[float]) -> float:
     """Compute the improvement of a learning history: rise of its regression line minus the deviation from the line.
 
         u = b (n − 1) − std(R_k − a − b k),   R ≈ a + b k by least squares
@@ -150,4 +154,6 @@ def improvement(rewards: Sequence[float]) -> float:
 
 def _weights(histories: Sequence[Sequence[Group]], settings: StoredMixtureSettings) -> list[float]:
     rewards = [[fmean(group.rewards) for group in history] for history in histories]
-    return [math.exp(settings.sampling_strength * preferred) for preferred in preferences(rewards, settings.sampling)]
+    return [
+        math.exp(settings.sampling_strength * preferred) for preferred in compute_priorities(rewards, settings.sampling)
+    ]

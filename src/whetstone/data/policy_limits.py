@@ -1,4 +1,4 @@
-"""Demonstrations that the policy cannot reproduce: longer answers, or more turns, than it may sample.
+"""Finds demonstrations that the policy cannot reproduce, because sampled answers or episodes are limited in length.
 
 Note:
     An answer that is longer than `rollout.max_new_tokens` is trained, but every sampled answer is cut before its end.
@@ -15,11 +15,12 @@ from whetstone.trajectory import Author, Trajectory, Turn
 
 
 class LimitProblem(NamedTuple):
-    """Demonstrations beyond one limit of the policy."""
+    """One limit of the policy that some demonstrations exceed."""
 
     text: str
     """Number of demonstrations, the limit, and the largest value with its place."""
     remedy: str
+    """Recipe key to set, or change of the data."""
 
     def __str__(self) -> str:
         return f"{self.text}; {self.remedy}"
@@ -27,7 +28,7 @@ class LimitProblem(NamedTuple):
 
 @dataclass(slots=True)
 class PolicyLimits:
-    """Limits of a recipe on the answers of the policy, and the demonstrations that exceed them."""
+    """Counts the demonstrations that exceed the limits of a recipe on sampled answers."""
 
     max_new_tokens: int
     """Maximum number of tokens per answer (`rollout.max_new_tokens`)."""
@@ -46,11 +47,17 @@ class PolicyLimits:
 
     @classmethod
     def of_recipe(cls, recipe: Recipe) -> PolicyLimits:
-        """Return the limits of a recipe."""
+        """Read both limits from a recipe; no demonstration is counted yet."""
         return cls(recipe.rollout.max_new_tokens, recipe.environment.max_turns)
 
     def add(self, demonstrations: Iterable[Trajectory]) -> PolicyLimits:
-        """Compare demonstrations with the limits; those without a turn are ignored. Return the object itself."""
+        """Compare demonstrations with the limits, and count those that exceed them.
+
+        Demonstrations without a turn are ignored.
+
+        Returns:
+            The object itself, so that calls can be chained.
+        """
         for each in demonstrations:
             turns = [turn for turn in each.turns if not turn.aside]
             if not turns:
@@ -63,8 +70,8 @@ class PolicyLimits:
             self.most_turns = max(self.most_turns, (len(turns), each.id), key=lambda value: value[0])
         return self
 
-    def problems(self, key: str) -> list[LimitProblem]:
-        """Return the limits that demonstrations exceed.
+    def find_problems(self, key: str) -> list[LimitProblem]:
+        """Return one problem per limit that at least one demonstration exceeds.
 
         Args:
             key: Recipe key of the demonstrations.
@@ -89,7 +96,7 @@ class PolicyLimits:
         return problems
 
     def to_json(self) -> dict[str, Any]:
-        """Return number and maximum of the demonstrations beyond each limit."""
+        """Return limit, number of demonstrations beyond it, and largest value, by recipe key of the limit."""
         long = {"limit": self.max_new_tokens, "exceeded_by": self.num_long, "most": self.longest[0]}
         many = {"limit": self.max_turns, "exceeded_by": self.num_many, "most": self.most_turns[0]}
         return {"rollout.max_new_tokens": long, "environment.max_turns": many}

@@ -26,6 +26,7 @@ class Preference:
     """One row: answers to the same prompt, each with its value."""
 
     where: str
+    """Place in the data file, such as `pairs.jsonl:7`."""
     answers: tuple[tuple[Conversation, float], ...]
     """(whole conversation, 1 or 0); two of a pair, one of a rated single."""
     shared: int
@@ -34,7 +35,7 @@ class Preference:
     @property
     def is_trained(self) -> bool:
         """Whether every answer has a turn that can be trained."""
-        return all(conversation.learned(all_assistant_turns) for conversation, _ in self.answers)
+        return all(conversation.get_trained_turns(all_assistant_turns) for conversation, _ in self.answers)
 
 
 def read_preference(row: Row, offered: tuple[ToolSpec, ...] = ()) -> Preference:
@@ -64,7 +65,9 @@ def read_preference(row: Row, offered: tuple[ToolSpec, ...] = ()) -> Preference:
     else:
         raise row.error('no pair ("chosen" and "rejected") and no rated single ("prompt", "completion" and "label")')
     tools = reader.read_tools(offered)
-    answers = tuple((check_conversation(reader, reader.complete(each), tools), value) for each, value in sides)
+    answers = tuple(
+        (check_conversation(reader, reader.add_system_message(each), tools), value) for each, value in sides
+    )
     if len(answers) == 2:
         (better, _), (worse, _) = answers
         if better.messages == worse.messages:
@@ -124,12 +127,15 @@ class Preferences:
         self._order = ShuffledIndices(len(pairs), seed=seed)
 
     async def groups(self, first: int, count: int, /) -> list[Group]:
-        """See `GroupSource.groups`; a pair that cannot be trained has no scores."""
-        chosen = [self._pairs[self._order[position]] for position in range(first, first + count)]
-        return [Group(Task(each.where, ""), self.answers(each)) for each in chosen]
+        """Return `count` pairs as groups, from position `first` of the shuffled order; see `GroupSource.groups`.
 
-    def answers(self, preference: Preference) -> tuple[Trajectory, ...]:
-        """Return the answers of a pair as trajectories, without scores if it cannot be trained."""
+        A pair that cannot be trained has no scores.
+        """
+        chosen = [self._pairs[self._order[position]] for position in range(first, first + count)]
+        return [Group(Task(each.where, ""), self.tokenize_answers(each)) for each in chosen]
+
+    def tokenize_answers(self, preference: Preference) -> tuple[Trajectory, ...]:
+        """Tokenize the answers of a pair as trajectories; no answer has a score if one of them cannot be trained."""
         answers = [self._answer(preference, number) for number in range(len(preference.answers))]
         if any(each.score is None for each in answers):  # one answer without the other has no preference
             answers = [replace(each, score=None) for each in answers]
@@ -137,7 +143,7 @@ class Preferences:
             answers = [answers[0], _going_on_from(*answers)]
         return tuple(answers)
 
-    def all(self) -> Iterator[Trajectory]:
+    def iterate_episodes(self) -> Iterator[Trajectory]:
         """Yield every answer once, in the order of the rows."""
         for preference in self._pairs:
             for number in range(len(preference.answers)):

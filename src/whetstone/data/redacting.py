@@ -1,4 +1,4 @@
-"""Redaction of messages and tokens, with any function of a text.
+"""Redaction of trajectories: removes sensitive text from messages and from the tokens that spell them.
 
 Note:
     Tokens spell the messages. If a text changes, its tokens are encoded again; a replaced token was not sampled, has
@@ -35,9 +35,10 @@ def redacted_words(value: Any, redact: Redact) -> Any:
 
 
 class Redacting:
-    """Redacts trajectories.
+    """Redacts trajectories, for online learning and for redacted copies of stored episodes.
 
     Args:
+        chat: Tokenizer of the trajectories.
         redact: Receives the text of each message, the arguments of each call, and the text of tokens between two
             control tokens. Text that is returned unchanged keeps its tokens; control tokens in a result are dropped.
     """
@@ -53,7 +54,7 @@ class Redacting:
         return replace(trajectory, opening=tuple(map(self._message, trajectory.opening)), turns=turns)
 
     def read(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """Return redacted tokens that were not sampled."""
+        """Return token ids of a context, which were not sampled, with their text redacted."""
         return self._tokens(Tokens.from_ids(ids, Author.ENVIRONMENT)).ids
 
     def _turn(self, turn: Turn) -> Turn:

@@ -1,4 +1,4 @@
-"""Objects within a row of a dataset: fields, tool calls and declarations of tools."""
+"""Readers of nested values in a dataset row: objects, tool calls and tool declarations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _VALUES_IN_SCHEMA = ("default", "const", "enum", "examples")
 
 
 class FieldReader:
-    """Reads objects of a row, and records the keys that nothing reads.
+    """Reads JSON objects in a row, and collects the keys that no reader uses. Created per row by `RowReader`.
 
     Args:
-        row: The row, which errors name.
+        row: The row; errors name its place.
     """
 
     def __init__(self, row: Row) -> None:
@@ -30,17 +30,21 @@ class FieldReader:
         """Paths of keys that nothing reads, such as `messages[].mood`."""
 
     def read_either(self, path: str, fields: Mapping[str, Any], one: str, other: str) -> Any:
-        """Return the value of a field with two names.
+        """Return the value of a field that has two names, such as `role` and `from`; None if neither is set.
 
         Raises:
-            DataError: Both are set, and differ.
+            DataError: Both names are set, and their values differ.
         """
         if one in fields and other in fields and fields[one] != fields[other]:
             raise self.row.error(f"{path}: {one} and {other} differ; remove one of them")
         return fields.get(one, fields.get(other))
 
     def read_object(self, path: str, value: Any) -> dict[str, Any]:
-        """Return the fields of an object that are not null."""
+        """Return the fields of an object, or of the JSON of one, without fields that are null.
+
+        Raises:
+            DataError: The value is not an object.
+        """
         with suppress(ValueError, RecursionError):
             value = json.loads(value) if isinstance(value, str) else value
         if not isinstance(value, Mapping):
@@ -48,7 +52,11 @@ class FieldReader:
         return {str(key): field for key, field in value.items() if field is not None}
 
     def decode(self, path: str, value: Any) -> Any:
-        """Return a value that some files store as JSON in a text."""
+        """Return a value, parsed from JSON if it is a text, as tables store lists and objects.
+
+        Raises:
+            DataError: The text is not JSON.
+        """
         if not isinstance(value, str):
             return value
         try:
@@ -56,25 +64,29 @@ class FieldReader:
         except (ValueError, RecursionError) as error:
             raise self.row.error(f"{path}: not JSON: {error}") from None
 
-    def record(self, path: str, fields: Mapping[str, Any], known: Collection[str]) -> None:
-        """Record the keys of an object that nothing reads."""
+    def record_unread_keys(self, path: str, fields: Mapping[str, Any], known: Collection[str]) -> None:
+        """Add the keys of an object that are not in `known` and have a value to `unread`."""
         for name, value in fields.items():
             if name not in known and not is_empty(value):
                 self.unread[f"{without_index(path)}.{name}"] = None
 
 
 class CallReader:
-    """Reads tool calls and declarations of tools.
+    """Reads the tool calls and tool declarations of a row.
 
     Args:
-        fields: Reads the objects of the row.
+        fields: Reader of the objects of the row, which also collects unread keys.
     """
 
     def __init__(self, fields: FieldReader) -> None:
         self._fields = fields
 
     def read_calls(self, path: str, value: Any) -> list[dict[str, Any]]:
-        """Return calls as OpenAI writes them, from a list, a single call, or the JSON of either."""
+        """Return tool calls in the OpenAI format, read from a list, a single call, or the JSON of either.
+
+        Raises:
+            DataError: A call has no name, or its arguments are not a JSON object.
+        """
         if is_empty(value):
             return []
         value = self._fields.decode(path, value)
@@ -87,11 +99,13 @@ class CallReader:
         nested = "function" in call
         function = self._fields.read_object(f"{path}.function", call["function"]) if nested else call
         if not isinstance(function.get("name"), str):
-            raise self._fields.row.error(f"{path}: a call has a name and arguments, got {str(value)[:80]}")
+            raise self._fields.row.error(f"{path}: a tool call must have a name and arguments, got {str(value)[:80]}")
         key = "arguments" if "arguments" in function else "parameters"
-        self._fields.record(path, call, ("id", "type", "index", "function", *(() if nested else ("name", key))))
+        self._fields.record_unread_keys(
+            path, call, ("id", "type", "index", "function", *(() if nested else ("name", key)))
+        )
         if nested:
-            self._fields.record(f"{path}.function", function, ("name", key))
+            self._fields.record_unread_keys(f"{path}.function", function, ("name", key))
         place = f"{path}.function.{key}" if nested else f"{path}.{key}"
         arguments = function.get(key, {})
         try:
@@ -107,18 +121,22 @@ class CallReader:
         return {"id": read_id(call.get("id")), "type": "function", "function": function}
 
     def read_tool(self, path: str, value: Any) -> ToolSpec:
-        """Return a tool from its declaration, with or without `function` around it."""
+        """Return a tool from its declaration, either bare or nested under `function` as in the OpenAI format.
+
+        Raises:
+            DataError: The declaration is not an object, or its schema is not a JSON Schema.
+        """
         tool = self._fields.read_object(path, value)
         inner = self._fields.read_object(f"{path}.function", tool["function"]) if "function" in tool else tool
         key = next((key for key in _SCHEMA if key in inner), "parameters")
         schema = self._fields.decode(f"{path}.{key}", inner.get(key, {}))
         if not isinstance(schema, Mapping):
             raise self._fields.row.error(f"{path}.{key}: a JSON Schema is expected, got {type(schema).__name__}")
-        self._fields.record(
+        self._fields.record_unread_keys(
             path, tool, ("type", "function", *(() if inner is not tool else ("name", "description", key)))
         )
         if inner is not tool:
-            self._fields.record(f"{path}.function", inner, ("name", "description", key))
+            self._fields.record_unread_keys(f"{path}.function", inner, ("name", "description", key))
         try:
             return ToolSpec.from_openai({**inner, "parameters": _remove_nulls(schema)})
         except ValueError as error:
@@ -131,12 +149,12 @@ def is_empty(value: Any) -> bool:
 
 
 def read_id(value: Any) -> Any:
-    """Return the id of a call as text, also if it is a number."""
+    """Return the id of a tool call; a number is converted to text."""
     return str(value) if isinstance(value, int) else value
 
 
 def without_index(path: str) -> str:
-    """Return a path without numbers: `messages[2].mood` is `messages[].mood`."""
+    """Remove the indices from a path, so that `messages[2].mood` becomes `messages[].mood`."""
     return re.sub(r"\[\d+\]", "[]", path)
 
 

@@ -1,4 +1,4 @@
-"""Rows of data files, and the text of a row."""
+"""Reads rows of data files (JSON lines, JSON, CSV, Parquet, datasets in a folder), and the text of a row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["InvalidRow", "OnBadRow", "Row", "get_text", "load_rows", "parse_row"
 
 
 def load_rows(path: Path, *, split: str = "train") -> list[Row]:
-    """Return the rows of a file or of a dataset in a folder.
+    """Load all rows of a file, or of a dataset in a folder.
 
     Args:
         path: The file or folder.
@@ -24,12 +24,13 @@ def load_rows(path: Path, *, split: str = "train") -> list[Row]:
 
 
 def get_text(row: Row) -> str:
-    """Return the text of a row.
+    """Return the column `text` of a row, as pretraining reads it.
 
     Raises:
-        DataError: The row has no text.
+        DataError: The column is missing or not a text.
     """
     text = row.columns.get("text")
     if not isinstance(text, str):
-        raise row.error('"text" is missing' if text is None else f'"text" is {type(text).__name__}, not a text')
+        problem = 'no column "text"' if text is None else f"text: a text is expected, got {type(text).__name__}"
+        raise row.error(problem)
     return text

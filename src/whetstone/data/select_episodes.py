@@ -31,13 +31,13 @@ class Choice:
     distinct: bool = False
     """Whether to keep only one of several episodes of a task with identical messages and calls."""
 
-    def of(self, groups: Sequence[Group]) -> list[Group]:
-        """Return the groups with the episodes that pass, in order; empty groups are dropped."""
+    def select_groups(self, groups: Sequence[Group]) -> list[Group]:
+        """Return the groups with only the episodes that pass the filters; groups without one are dropped."""
         taken = (replace(group, trajectories=self._filter(group)) for group in groups)
         return [group for group in taken if group.trajectories]
 
     def __str__(self) -> str:
-        """Return the filters as text, for an error if no episode passes."""
+        """Describe the filters for the error that no episode passes them; empty without such filters."""
         filters = [f"a reward of {self.min_reward:g} or more"] if self.min_reward is not None else []
         filters += [f"{self.max_tokens} tokens or fewer"] if self.max_tokens is not None else []
         filters += ["well-formed turns (well_formed_only)"] if self.clean else []
@@ -62,13 +62,13 @@ class Choice:
 
 
 def get_reward(episode: Trajectory) -> float:
-    """Return the reward of a scored episode."""
+    """Return the outcome reward of an episode that has a score."""
     assert episode.score is not None
     return episode.score.value
 
 
 def is_imitated(episode: Trajectory) -> bool:
-    """Return whether an episode is a demonstration: it solved its task, or its log has no success."""
+    """Return whether an episode can be imitated: the task was solved, or the log does not say whether it was."""
     return episode.solved or (episode.score is not None and episode.score.success is None)
 
 
@@ -82,7 +82,7 @@ def is_well_formed(episode: Trajectory) -> bool:
 
 
 def format_turns(episode: Trajectory) -> tuple[object, ...]:
-    """Return text and tool calls of each turn."""
+    """Return (text, tool calls) of each turn, a key by which duplicate episodes and loops are found."""
     return tuple(
         (turn.message.text.strip(), tuple((call.name, call.arguments) for call in turn.message.tool_calls))
         for turn in episode.turns

@@ -69,11 +69,14 @@ _EXCLUDED = frozenset({"Public IP (ipv4)", "Private Key", "OpenAI Token"})
 
 @dataclass(frozen=True, slots=True)
 class SensitiveSpan:
-    """The place of a secret or of personal data in a text."""
+    """Position of a secret or of personal data in a text."""
 
     start: int
+    """Index of the first character."""
     end: int
+    """Index after the last character."""
     kind: str
+    """Kind of value, such as `e-mail address`."""
 
 
 def find_sensitive(text: str) -> list[SensitiveSpan]:
@@ -106,7 +109,7 @@ def _own_spans(text: str) -> Iterator[SensitiveSpan]:
 
 
 def count_sensitive(texts: Sequence[str]) -> Counter[str]:
-    """Return how often each kind occurs in texts."""
+    """Count secrets and personal data in texts, by kind."""
     return Counter(span.kind for text in texts for span in find_sensitive(text))
 
 
@@ -122,7 +125,7 @@ def redact_sensitive(text: str) -> str:
 
 
 def mask_sensitive(text: str) -> str:
-    """Replace the kinds that are found with the installed packages, for texts that are printed."""
+    """Replace secrets and personal data that the installed packages find; for texts that are printed."""
     for _ in range(3):  # a value next to another one is found once that is replaced
         parts, end = [], 0
         for span in find_sensitive(text):
@@ -184,7 +187,7 @@ def redact_texts(value: Any, redact: Callable[[str], str]) -> Any:
 
 
 def missing_package() -> bool:
-    """Return whether `detect-secrets`, which finds keys of further providers, is missing."""
+    """Return whether the optional package `detect-secrets` is not installed."""
     return _plugins() is None
 
 

@@ -1,4 +1,4 @@
-"""Shuffled order of data: a new permutation in every pass."""
+"""Shuffled order of data: a new permutation in every pass (epoch)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ShuffledIndices:
         self._passed: tuple[int, list[int]] = (-1, [])
 
     def __getitem__(self, draw: int) -> int:
-        """Return the n-th index, from 0; every item occurs once per pass."""
+        """Return the item index at position `draw` of the endless sequence; every item occurs once per pass."""
         past, place = divmod(draw, self._count)
         if past != self._passed[0]:
             order = list(range(self._count))

@@ -37,11 +37,12 @@ _IMITATED = ("conversations", "logged episodes")
 
 @dataclass(slots=True)
 class DataReport:
-    """Contents of a data file."""
+    """Result of checking a data file, as `whetstone data check` prints it."""
 
     kind: str
     """`conversations`, `pairs`, `rated singles`, `texts`, `logged episodes`, `stored episodes` or `tasks`."""
     rows: int = 0
+    """Number of rows in the file, including invalid ones."""
     learned: int = 0
     """Number of rows that can be trained."""
     wrong: list[str] = field(default_factory=list)
@@ -83,7 +84,7 @@ class DataReport:
         return {**plain, **masked, "lengths": summary, "evaluated": self.evaluated, "sensitive": sensitive}
 
     def add_episodes(self, episodes: Iterable[Trajectory], show: int) -> None:
-        """Add the lengths and trained tokens of episodes."""
+        """Add the segment lengths and trained tokens of episodes, and keep the first `show` episodes as examples."""
         for episode in episodes:
             if self.limits is not None:
                 self.limits.add([episode])
@@ -96,9 +97,10 @@ class DataReport:
 
 @dataclass(frozen=True, slots=True)
 class DataReader:
-    """Reads a data file as a stage does."""
+    """Reads a data file as the stage of a recipe does; created by `whetstone data check`."""
 
     chat: Chat
+    """Tokenizer and chat template of the policy."""
     settings: DataSettings
     """The `data` of the stage."""
     stage: str = ""
@@ -118,11 +120,11 @@ class DataReader:
 
     @property
     def is_imitated(self) -> bool:
-        """Whether the policy is trained to reproduce the answers; a rejected answer of a pair is not an example."""
+        """Return whether the stage imitates the answers of the file; answers of preference pairs are not imitated."""
         return self.stage not in ("pretraining", *_PAIR_STAGES)
 
     def kind_of(self, row: Row) -> str:
-        """Return the kind of data in a file, from its stage or the columns of a row."""
+        """Return the kind of data of a file (see `DataReport.kind`), from the stage or the columns of a row."""
         columns, has_filter = row.columns, bool(self.settings.filter_keys)
         if self.stage in _EPISODE_STAGES or (has_filter and self.stage not in ("pretraining", *_PAIR_STAGES)):
             return "logged episodes"
@@ -142,7 +144,12 @@ class DataReader:
         return "texts" if "text" in columns and not is_conversation else "conversations"
 
     def read_episodes(self, row: Row, kind: str, usage: DataUsage | None = None) -> list[Trajectory]:
-        """Return the episodes of a row, and count its turns and keys in `usage`.
+        """Tokenize the episodes of a row as the stage does.
+
+        Args:
+            row: The row.
+            kind: Kind of data, as returned by `kind_of`; not `texts`.
+            usage: Counts trained and excluded turns, and keys without effect; None counts nothing.
 
         Raises:
             DataError: The row is invalid.
@@ -161,7 +168,7 @@ class DataReader:
         pair = read_preference(row, self.offered)
         if usage is not None:
             usage.add(*(conversation for conversation, _ in pair.answers))
-        return list(Preferences([pair], self.chat, context_length=self.context_length).answers(pair))
+        return list(Preferences([pair], self.chat, context_length=self.context_length).tokenize_answers(pair))
 
 
 def check_file(path: Path, reader: DataReader, *, held_out: Sequence[Task] = (), show: int = 1) -> DataReport:
@@ -221,7 +228,7 @@ def check_file(path: Path, reader: DataReader, *, held_out: Sequence[Task] = (),
             report.learned += 1
             report.add_episodes(episodes, show)
     if not report.rows:
-        raise DataError(f"{path}: nothing in it")
+        raise DataError(f"{path}: the file has no rows")
     report.kind = report.kind or "conversations"
     if logged:
         _add_logged(report, path, reader, logged, show)
@@ -276,7 +283,7 @@ def _check_stored(path: Path, reader: DataReader, show: int) -> DataReport:
 
 
 def _select_trained(groups: Sequence[Group], stage: str) -> list[Trajectory]:
-    """Return the episodes that a stage trains."""
+    """Return the episodes of the groups that a stage of this kind trains on."""
     if stage == "preference":
         return [episode for group in groups for episode in best_and_worst(group) or ()]
     episodes = [episode for group in groups for episode in group.trajectories if episode.score is not None]
@@ -297,7 +304,7 @@ def _mask_row(row: Row) -> Row:
 
 
 def _text(row: Row) -> str:
-    """Return all texts of a row but its tools."""
+    """Join all texts of a row except its tool declarations, by which duplicates are found."""
     return "\n".join(collect_texts([value for name, value in row.columns.items() if name != "tools"]))
 
 
@@ -318,7 +325,7 @@ def write_redacted(path: Path, output: Path, chat: Chat, *, split: str = "train"
         DataError: The copy exists, is not `.jsonl`, or a row has token ids; or `detect-secrets` is not installed.
     """
     if output.suffix != ".jsonl":
-        raise DataError(f"{output}: the redacted copy is JSON lines; use a name that ends with .jsonl")
+        raise DataError(f"{output}: the redacted copy is written as JSON lines; use a name that ends with .jsonl")
     redact_sensitive("")  # before a file is created
     lines, unreadable = [], 0
     if is_offline(path):
@@ -338,14 +345,14 @@ def write_redacted(path: Path, output: Path, chat: Chat, *, split: str = "train"
         with open(output, "xb") as file:
             file.writelines(line + b"\n" for line in lines)
     except FileExistsError:
-        raise DataError(f"{output}: exists; choose another name for the redacted copy") from None
+        raise DataError(f"{output}: the file exists already; choose another name for the redacted copy") from None
     except OSError as error:
         raise DataError(f"{output}: {error.strerror}") from None
     return len(lines), unreadable
 
 
 def _token_places(value: Any, place: str = "") -> Iterator[str]:
-    """Yield the paths of token ids in a row."""
+    """Yield the paths of lists of token ids in a row, such as `traces[0].nodes[1].token_ids`."""
     if isinstance(value, dict):
         for name, item in value.items():
             path = f"{place}.{name}" if place else str(name)
@@ -358,6 +365,6 @@ def _token_places(value: Any, place: str = "") -> Iterator[str]:
 
 
 def count_lines(lines: Sequence[str], *, most: int = 5) -> list[str]:
-    """Return the first lines, and the number of further lines."""
+    """Return the first `most` lines, and a line with the number of further lines if there are more."""
     more = len(lines) - most
     return [*lines[:most], *([f"… and {more} more"] if more > 0 else [])]

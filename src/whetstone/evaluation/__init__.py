@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         Calibration as Calibration,
         compute_calibration as compute_calibration,
         majority_answer as majority_answer,
-        pass_at_k as pass_at_k,
+        compute_pass_at_k as compute_pass_at_k,
         pass_hat_k as pass_hat_k,
         tool_productivity as tool_productivity,
     )

@@ -37,10 +37,12 @@ Results = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Difference of one contender from the baseline."""
+    """Difference of one contender from the baseline, estimated over seeds. Created by `effects_against`."""
 
     contender: str
+    """Name of the contender."""
     baseline: str
+    """Name of the baseline."""
     difference: float
     """Mean over the seeds that both have, contender less baseline."""
     interval: tuple[float, float]
@@ -48,6 +50,7 @@ class Effect:
     p: float
     """Probability of a difference as large by chance for any of the comparisons (Dunnett); NaN as for the interval."""
     seeds: int
+    """Number of seeds that both have."""
     deviation: float
     """Standard deviation of one run around the additive model, pooled over contenders."""
     degrees: int
@@ -55,7 +58,7 @@ class Effect:
     comparisons: int
     """Number of contenders that are compared with this baseline."""
 
-    def verdict(self, *, lower_is_better: bool = False, margin: float | None = MARGIN, min_seeds: int = 2) -> str:
+    def get_verdict(self, *, lower_is_better: bool = False, margin: float | None = MARGIN, min_seeds: int = 2) -> str:
         """Return `better`, `worse`, `no difference of 5 points` or `cannot tell`.
 
         Args:
@@ -75,18 +78,19 @@ class Effect:
     def seeds_needed(self, margin: float = MARGIN) -> int | None:
         """Return the number of seeds that detects a difference of `margin` with a power of 80 %.
 
-        More than the present number if that one could not tell; None without an estimate of the deviation.
+        If the present seeds could not decide, the result is larger than their number. It is None without an estimate
+        of the deviation.
         """
         if math.isnan(self.deviation):
             return None
         return seeds_for(self.deviation, margin, comparisons=self.comparisons)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, with the verdict on success."""
+        """Return the fields as JSON values, with the verdict on success and the number of seeds needed."""
         names = ("contender", "baseline", "difference", "interval", "p", "seeds", "deviation", "comparisons")
         return {
             **{name: getattr(self, name) for name in names},
-            "verdict": self.verdict(),
+            "verdict": self.get_verdict(),
             "seeds_needed": self.seeds_needed(),
         }
 

@@ -132,7 +132,9 @@ def read_task_scores(path: Path) -> dict[str, float]:
     if not path.is_file():
         raise TaskError(f"{path}: no such log")
     if path.suffix == ".eval":
-        raise TaskError(f"{path}: binary log of Inspect; convert it with `inspect log convert --to json`")
+        raise TaskError(
+            f"{path}: binary Inspect logs are not supported; convert it with `inspect log convert --to json`"
+        )
     try:
         rows = (
             [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
@@ -148,7 +150,9 @@ def read_task_scores(path: Path) -> dict[str, float]:
     elif isinstance(rows, dict) and "results" in rows:
         raise TaskError(f"{path}: results without samples; run the harness with --log_samples and use samples_….jsonl")
     else:
-        raise TaskError(f"{path}: neither a log of Inspect nor samples of lm-evaluation-harness")
+        raise TaskError(
+            f"{path}: neither an Inspect log (.json) nor samples of lm-evaluation-harness (samples_….jsonl)"
+        )
     return _means(path, samples)
 
 
@@ -158,7 +162,7 @@ def _means(path: Path, samples: Iterable[tuple[str, float | None]]) -> dict[str,
         if value is not None:
             values[task].append(value)
     if not values:
-        raise TaskError(f"{path}: no sample has a score")
+        raise TaskError(f"{path}: no sample has a score; export the log after scoring")
     return {task: fmean(each) for task, each in values.items()}
 
 

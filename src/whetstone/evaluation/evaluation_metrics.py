@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 
-def pass_at_k(samples: int, solved: int, k: int) -> float:
+def compute_pass_at_k(samples: int, solved: int, k: int) -> float:
     """Compute pass@k: the probability that at least one of `k` samples out of `samples` is right.
 
         1 − C(n − c, k) / C(n, k) = 1 − Π_{i = n−c+1 … n} (1 − k / i)
@@ -64,16 +64,18 @@ def tool_productivity(solved: Sequence[bool], calls: Sequence[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Calibration of stated confidence."""
+    """Calibration of the confidence that the policy states with its answers."""
 
     said: int
     """Number of episodes with a stated confidence."""
     expected_error: float
     """Expected calibration error (ECE) over ten bins of equal width."""
     brier: float
+    """Brier score: mean squared difference between confidence and correctness."""
     auroc: float
     """Probability that a right answer has more confidence than a wrong one, ties half; NaN if all or none are right."""
     mean_confidence: float
+    """Mean stated confidence, from 0 to 1."""
 
 
 def compute_calibration(confidence: Sequence[float], right: Sequence[bool], *, bins: int = 10) -> Calibration | None:

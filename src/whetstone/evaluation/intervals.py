@@ -20,9 +20,10 @@ _Z = float(norm.ppf(_UPPER))
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Fraction of episodes that succeeded."""
+    """Success rate of episodes with its confidence interval."""
 
     episodes: int
+    """Number of episodes."""
     success: float
     """In [0, 1]; NaN for no episodes."""
     interval: tuple[float, float]

@@ -1,4 +1,4 @@
-"""Results as other people's tools read them: the JSON of EleutherAI's evaluation harness."""
+"""Export of evaluation results in the JSON format of EleutherAI's lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from whetstone.evaluation.results import Evaluation
 
 
 def harness_json(name: str, evaluation: Evaluation, protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Build `results`, `configs`, `n-samples` and `versions` by the name of the task set; each number has its standard
-    error.
+    """Convert an evaluation into the results file of lm-evaluation-harness.
+
+    Args:
+        name: Name of the task set, which is the key in `results`, `configs`, `n-samples` and `versions`.
+        evaluation: Result of the evaluation; each number has its standard error.
+        protocol: Settings of the evaluation, stored in `configs`.
 
     Source: lm-evaluation-harness, https://github.com/EleutherAI/lm-evaluation-harness.
     """

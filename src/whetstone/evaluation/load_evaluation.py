@@ -19,7 +19,7 @@ def load_evaluation(written: Mapping[str, Any]) -> Evaluation:
     """Parse the output of `Evaluation.to_json`; fields that older versions lack have their defaults.
 
     Raises:
-        ValueError: If it is not a saved evaluation.
+        ValueError: The mapping is not a saved evaluation.
     """
     known = {field.name: written[field.name] for field in fields(Evaluation) if field.name in written}
     values = {

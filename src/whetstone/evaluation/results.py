@@ -16,8 +16,8 @@ from typing import Any
 from whetstone.evaluation.evaluation_metrics import (
     Calibration,
     compute_calibration,
+    compute_pass_at_k,
     majority_answer,
-    pass_at_k,
     pass_hat_k,
     tool_productivity,
 )
@@ -39,11 +39,12 @@ _MOST_VALUES = 40
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Aggregate results of many episodes. A mean without values is NaN."""
+    """Aggregate results of the episodes of one evaluation. A mean without values is NaN."""
 
     episodes: int
     """Number of episodes with a valid end reason."""
     success: float
+    """Fraction of valid episodes that succeeded."""
     interval: tuple[float, float]
     """95 % confidence interval of success, clustered by task, since episodes of one task are correlated; see
     `clustered`."""
@@ -64,7 +65,9 @@ class Evaluation:
     invalid: int
     """Number of invalid episodes, which are excluded."""
     temperature: float
+    """Sampling temperature."""
     tasks: int = 0
+    """Number of tasks."""
     clustered_interval: tuple[float, float] = (math.nan, math.nan)
     """Same as `interval`, for readers of earlier releases; NaN without episodes."""
     pass_hat: dict[str, float] = field(default_factory=dict)
@@ -99,7 +102,7 @@ class Evaluation:
     """Result of each trained member of `policies`, if several play seats; all other fields are those of the first."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; NaN becomes None."""
+        """Return the fields as JSON values; NaN becomes None."""
         values: dict[str, Any] = to_plain_values(self)
         return values
 
@@ -111,7 +114,7 @@ class Evaluation:
 
     @property
     def sound(self) -> bool:
-        """Return whether the fraction of invalid episodes is low enough for a meaningful result."""
+        """Return whether at most `MOST_INVALID` of the episodes are invalid, so that the result is meaningful."""
         return self.invalid <= MOST_INVALID * max(1, self.episodes + self.invalid)
 
 
@@ -120,16 +123,24 @@ class MemberResult:
     """Success of a member of `policies` in its seat; scripts play the other seats."""
 
     seat: str
+    """Seat of the member."""
     episodes: int
+    """Number of valid episodes."""
     success: float
+    """Fraction of valid episodes that succeeded."""
     interval: tuple[float, float]
     """95 % confidence interval of `success`, clustered by task."""
     reward: float
     """Mean outcome."""
 
     @classmethod
-    def of(cls, seat: str, result: Evaluation) -> MemberResult:
-        """Return the result of an evaluation of one member."""
+    def from_evaluation(cls, seat: str, result: Evaluation) -> MemberResult:
+        """Extract the fields of a member's result from an evaluation.
+
+        Args:
+            seat: Seat of the member in the game.
+            result: Evaluation of the member in this seat.
+        """
         return cls(seat, result.episodes, result.success, result.interval, result.reward)
 
 
@@ -150,7 +161,12 @@ def success_rate(outcomes: Iterable[bool], tasks: Iterable[Hashable] | None = No
 
 
 def summarize_episodes(groups: Sequence[Group], *, temperature: float) -> Evaluation:
-    """Evaluate the episodes in `groups`."""
+    """Compute the evaluation results of scored groups.
+
+    Args:
+        groups: Groups of episodes, one per task.
+        temperature: Sampling temperature, which is stored in the result.
+    """
     tried = groups
     groups = [
         replace(group, trajectories=tuple(t for t in group.trajectories if _NOT_CHOSEN not in t.marks))
@@ -179,7 +195,7 @@ def summarize_episodes(groups: Sequence[Group], *, temperature: float) -> Evalua
         well_formed_calls=_mean(call.well_formed for call in calls) if calls else None,
         ended=_shares(str(trajectory.ended) for trajectory in everything),
         parts=parts,
-        pass_at=_over_tasks(by_task, pass_at_k),
+        pass_at=_over_tasks(by_task, compute_pass_at_k),
         invalid=len(everything) - len(valid),
         temperature=temperature,
         tasks=len(by_task),

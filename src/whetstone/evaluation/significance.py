@@ -20,10 +20,12 @@ _RESAMPLES = 9999
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """Difference of two contenders."""
+    """Paired comparison of two contenders: difference of success, interval and p-values."""
 
     one: str
+    """Name of the first contender."""
     other: str
+    """Name of the second contender."""
     difference: float
     """Difference of success, in [-1, 1], mean over seeds."""
     interval: tuple[float, float]
@@ -35,7 +37,9 @@ class PairedComparison:
     effect: float
     """Cohen's h of the two success rates: 0.2 small, 0.5 medium, 0.8 large."""
     seeds: int
+    """Number of seeds that both have."""
     tasks: int
+    """Number of tasks that both have."""
 
 
 Outcomes = Mapping[int, Mapping[str, float]]

@@ -30,36 +30,38 @@ TaskOutcomes = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """A difference of two success rates."""
+class SuccessDifference:
+    """Difference of two success rates with its confidence interval, after training less before."""
 
     mean: float
-    """In [-1, 1]; NaN if an evaluation has no scored episode."""
+    """Difference in [-1, 1]; NaN if an evaluation has no scored episode."""
     interval: Interval
-    """95 %, see `difference_interval`."""
+    """95 % confidence interval, see `difference_interval`."""
     paired_tasks: int = 0
-    """Tasks that both evaluations have, if the interval is of pairs; 0: of independent samples."""
+    """Number of tasks in both evaluations if they are paired; 0: the evaluations are independent samples."""
 
     @property
     def outcome(self) -> Outcome:
-        """Return `better` or `worse` if the interval excludes 0."""
+        """Return `better` or `worse` if the interval excludes 0; otherwise `unclear`, or `unknown` without a mean."""
         return classify_difference(self.mean, self.interval)
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """Success at the start and at the end of a training stage."""
+    """Success rates at the start and at the end of a training stage."""
 
     name: str
+    """Name of the stage."""
     before: Mapping[str, Any]
     """`success`, `interval` and `episodes` of the evaluation at the start of the stage."""
     after: Mapping[str, Any]
-    """The same at its end."""
-    difference: Difference
+    """The same numbers at the end of the stage."""
+    difference: SuccessDifference
+    """Difference of the two success rates."""
 
     @property
     def outcome(self) -> Outcome:
-        """Return whether the stage ended above or below its start."""
+        """Return the outcome of the stage: `better`, `worse`, `unclear` or `unknown` against its start."""
         return self.difference.outcome
 
     @property
@@ -95,7 +97,7 @@ def compare_stage(
     after: Mapping[str, Any],
     outcomes: tuple[TaskOutcomes, TaskOutcomes] | None = None,
 ) -> StageResult:
-    """Compare the evaluation at the end of a stage with the one at its start.
+    """Compare the evaluation at the end of a stage with the evaluation at its start.
 
     Args:
         before: An evaluation in the form of `Evaluation.to_json`.
@@ -109,16 +111,16 @@ def compare_rates(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
     outcomes: tuple[TaskOutcomes, TaskOutcomes] | None = None,
-) -> Difference:
+) -> SuccessDifference:
     """Compute the difference of two success rates; see `compare_stage`."""
     if before["success"] is None or after["success"] is None:
-        return Difference(math.nan, (math.nan, math.nan))
+        return SuccessDifference(math.nan, (math.nan, math.nan))
     first, second = outcomes or ({}, {})
     shared = sorted(first.keys() & second.keys())
     is_paired = 2 * len(shared) > max(len(first), len(second))
     r = _correlation([first[task] for task in shared], [second[task] for task in shared]) if is_paired else 0.0
     one, other = (float(before["success"]), _interval(before)), (float(after["success"]), _interval(after))
-    return Difference(other[0] - one[0], difference_interval(one, other, r), len(shared) if is_paired else 0)
+    return SuccessDifference(other[0] - one[0], difference_interval(one, other, r), len(shared) if is_paired else 0)
 
 
 def difference_interval(
@@ -199,8 +201,8 @@ def last_evaluation(summary: Mapping[str, Any]) -> Mapping[str, Any]:
     return last
 
 
-def describe_difference(difference: Difference) -> str:
-    """Return ` (-11 points, 95 % interval -17 to -5, 200 tasks paired)`, or nothing if it is unknown."""
+def describe_difference(difference: SuccessDifference) -> str:
+    """Format a difference as ` (-11 points, 95 % interval -17 to -5, 200 tasks paired)`; empty if it is unknown."""
     low, high = difference.interval
     if math.isnan(difference.mean):
         return ""
@@ -226,7 +228,7 @@ def _stored(stage: Mapping[str, Any]) -> StageResult:
     mean = math.nan if difference["success"] is None else float(difference["success"])
     paired_tasks = int(difference["paired_tasks"])
     ends = numbers_of(stage["before"]), numbers_of(stage["after"])
-    return StageResult(str(stage["name"]), *ends, Difference(mean, (low, high), paired_tasks))
+    return StageResult(str(stage["name"]), *ends, SuccessDifference(mean, (low, high), paired_tasks))
 
 
 def _interval(evaluation: Mapping[str, Any]) -> Interval:

@@ -45,10 +45,10 @@ CHECKSUMS = Path("trainer") / "checksums.json"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Progress of a run."""
+    """Progress of a run at a checkpoint, stored as `trainer/position.json`."""
 
     stage: str
-    """Current stage."""
+    """Name of the stage in progress, such as `reinforcement`."""
     done: dict[str, int]
     """Number of steps made in each started stage."""
     version: int
@@ -56,23 +56,24 @@ class Position:
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds spent in each stage."""
     sampling: dict[str, Any] | None = None
-    """Groups that are alive and the next group, if only the recipe determines them."""
+    """Groups in flight and the number of the next group; None if timing also determines them."""
     memory: dict[str, Any] | None = None
-    """State of the method's components."""
+    """State of stateful components of the method, such as a curriculum or a replay buffer."""
     steps_before: int = 0
-    """Steps of the run whose component state was loaded, and of those before it."""
+    """Number of steps of earlier runs whose component state this run started with (`init_state_from`)."""
 
     @property
     def steps(self) -> int:
-        """Return the total number of steps, by which the checkpoint is named."""
+        """Return the total number of steps over all stages; the checkpoint folder is named after this number."""
         return sum(self.done.values())
 
 
 class Checkpoints:
-    """The checkpoints of a run, written concurrently with training.
+    """Saves the checkpoints of a run while training continues. Created by the training loop of a run.
 
     Args:
-        keep: Folders that are never deleted.
+        run_dir: Run directory; checkpoints are written to its `checkpoints` folder.
+        keep: Checkpoint folders that are never deleted.
     """
 
     def __init__(self, run_dir: Path, *, keep: set[Path]) -> None:
@@ -88,17 +89,24 @@ class Checkpoints:
         last: int,
         every: int | None,
     ) -> Path:
-        """Copy everything that determines the further run; the copy is written while training continues.
+        """Copy weights and learner state to the CPU, and start to write them as a checkpoint.
+
+        The files are written in a thread while training continues. Old checkpoints are deleted afterwards.
 
         Args:
+            policy: Policy to save.
+            optimizer: State of the learner, with the states of other trained members.
+            position: Progress of the run.
             last: Number of most recent checkpoints that are kept.
-            every: Interval in steps at which older checkpoints are kept, too; None: none.
-            members: Policy and state of the learner of each other trained member, by name.
+            every: Interval in steps at which older checkpoints are also kept; None keeps no older ones.
+
+        Returns:
+            Folder of the checkpoint, which does not exist yet.
 
         Raises:
-            SaveError: If the previous one could not be written.
+            SaveError: The previous checkpoint could not be written.
         """
-        await self.written()
+        await self.wait_until_written()
         copied = await run_in_compute_thread(_copied, policy, optimizer)
 
         def write() -> None:
@@ -108,11 +116,11 @@ class Checkpoints:
         self._writing = asyncio.create_task(asyncio.to_thread(write))
         return checkpoint_path(self.run_dir, position.steps)
 
-    async def written(self) -> None:
+    async def wait_until_written(self) -> None:
         """Wait until the last saved checkpoint is on disk.
 
         Raises:
-            SaveError: If it could not be written; earlier checkpoints are unchanged.
+            SaveError: The checkpoint could not be written; earlier checkpoints are unchanged.
         """
         if self._writing is not None:
             writing, self._writing = self._writing, None
@@ -120,7 +128,7 @@ class Checkpoints:
 
 
 def _copied(policy: Policy, optimizer: dict[str, Any]) -> tuple[Policy, dict[str, Any]]:
-    """Copy policy and state to the CPU: that saves device memory, and a machine without the device can load them."""
+    """Copy policy and learner state to the CPU, which saves device memory and lets any machine load the checkpoint."""
     critic = copy.deepcopy(policy.critic).cpu() if policy.critic is not None else None
     model = clone_trainable(policy.model) if policy.device.type == "cpu" else on_cpu(policy.model)
     members = {name: partial(_unchanged, _copied(*state())) for name, state in optimizer.get(MEMBERS, {}).items()}
@@ -141,10 +149,13 @@ def _cloned(state: Any) -> Any:
 
 
 def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], position: Position) -> Path:
-    """Save everything that determines the further run. An existing checkpoint of this step is unchanged.
+    """Write a checkpoint: weights, learner state and position. An existing checkpoint of the same step is unchanged.
+
+    Returns:
+        Folder of the checkpoint.
 
     Raises:
-        SaveError: If it cannot be written; earlier checkpoints are unchanged.
+        SaveError: The checkpoint cannot be written; earlier checkpoints are unchanged.
     """
     path = checkpoint_path(run_dir, position.steps)
     if path.is_dir():
@@ -163,7 +174,7 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
 def _save_member(
     folder: Path, policy: Policy, optimizer: dict[str, Any], chat: ChatSettings | None, *, at: Path
 ) -> None:
-    """Save a model, its critic and the state of its learner, and the other members in the state."""
+    """Write a model, its critic and its learner state to a folder; then the other members in the learner state."""
     (folder / "trainer").mkdir(parents=True)
     save_policy(policy, folder, at=at)
     if chat is not None:
@@ -179,24 +190,25 @@ def _save_member(
 
 
 def checkpoint_path(run_dir: Path, steps: int) -> Path:
-    """Return the folder of the checkpoint after a number of steps."""
+    """Return the path of the checkpoint folder for a number of steps, whether it exists or not."""
     return run_dir / "checkpoints" / f"step-{steps:06d}"
 
 
 def latest_checkpoint(
     run_dir: Path, *, log: Callable[[str], None] = lambda line: None, set_aside: bool = False
 ) -> Path | None:
-    """Return the folder of the last intact checkpoint; None if there is none.
+    """Return the folder of the last intact checkpoint of a run; None if there is none.
 
     Args:
-        log: Receives a line about each damaged one.
-        set_aside: Whether damaged ones are renamed, so that another can be saved under the name.
+        run_dir: Run directory.
+        log: Receives a line about each damaged checkpoint.
+        set_aside: Whether damaged checkpoints are renamed, so that new ones can be saved under their names.
     """
     for path in reversed(checkpoints_in(run_dir)):
         amiss = verify_checkpoint(path)
         if amiss is None:
             return path
-        log(f"{path}: a damaged checkpoint ({amiss}); the previous one is used")
+        log(f"{path}: damaged checkpoint ({amiss}); the previous checkpoint is used")
         if set_aside:
             aside = path.with_name(f"damaged-{path.name}")
             with convert_save_errors(aside):
@@ -206,27 +218,32 @@ def latest_checkpoint(
 
 
 def kept_checkpoint(run_dir: Path, *, report: Callable[[str], None] = lambda line: None) -> Path | None:
-    """Return the checkpoint whose weights are the result of a run: the selected or the last one.
+    """Return the checkpoint whose weights are the result of a run.
 
-    `reinforcement.keep: best` selects one.
+    This is the checkpoint that `reinforcement.keep: best` selected, or otherwise the last intact checkpoint.
 
     Args:
-        report: Callback for a line on each damaged one.
+        run_dir: Run directory.
+        report: Receives a line about each damaged checkpoint.
 
     Returns:
-        It is None if there is none, or if the selected one is damaged.
+        Folder of the checkpoint; None if the run has none, or if the selected checkpoint is damaged.
     """
     if not (run_dir / KEPT).is_file():
         return latest_checkpoint(run_dir, log=report)
     path = run_dir / "checkpoints" / str(json.loads((run_dir / KEPT).read_text())["checkpoint"])
     amiss = verify_checkpoint(path)
     if amiss is not None:
-        report(f"{path}: a damaged checkpoint ({amiss}); delete {KEPT} to use the last one")
+        report(f"{path}: damaged checkpoint ({amiss}); delete {run_dir / KEPT} to use the last checkpoint instead")
     return path if amiss is None else None
 
 
 def verify_checkpoint(path: Path) -> str | None:
-    """Verify the checksums of a checkpoint; return the first difference in one line, None if intact."""
+    """Compare the files of a checkpoint with its checksums.
+
+    Returns:
+        Description of the first difference in one line; None if the checkpoint is intact.
+    """
     try:
         stored = json.loads((path / CHECKSUMS).read_text())
         current = _checksums(path)
@@ -243,14 +260,18 @@ def verify_checkpoint(path: Path) -> str | None:
 def load_checkpoint(
     path: Path, *, trust_remote_code: bool = False, base_path: Path | None = None
 ) -> tuple[Policy, dict[str, Any], Position]:
-    """Return policy, optimizer state and position of a checkpoint.
+    """Load a checkpoint.
 
     Args:
-        trust_remote_code: Same as in `load_policy`.
-        base_path: Same as in `load_policy`.
+        path: Folder of the checkpoint.
+        trust_remote_code: See `load_policy`.
+        base_path: See `load_policy`.
+
+    Returns:
+        (policy, state of the learner, position of the run)
 
     Raises:
-        RunDirectoryError: If a file is missing or damaged.
+        RunDirectoryError: A file is missing or damaged.
     """
     position = read_position(path)
     return *load_member(path, trust_remote_code=trust_remote_code, base_path=base_path), position
@@ -259,13 +280,17 @@ def load_checkpoint(
 def load_member(
     path: Path, *, trust_remote_code: bool = False, base_path: Path | None = None
 ) -> tuple[Policy, dict[str, Any]]:
-    """Return policy and learner state of a checkpoint, or of a member in one.
+    """Load policy and learner state from a checkpoint folder, or from the subfolder of one of its members.
 
-    Other members are loaded when needed.
+    The learner state has a function per other member, which loads that member when it is called.
 
     Args:
-        trust_remote_code: Same as in `load_policy`.
-        base_path: Same as in `load_policy`.
+        path: Folder of the checkpoint or of the member.
+        trust_remote_code: See `load_policy`.
+        base_path: See `load_policy`.
+
+    Returns:
+        (policy, state of the learner)
 
     Raises:
         RunDirectoryError: A file is missing or damaged.
@@ -282,59 +307,66 @@ def load_member(
     except (OSError, ValueError, TypeError, LookupError, RuntimeError, EOFError, UnpicklingError) as error:
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunDirectoryError(
-            f"{path}: a damaged checkpoint ({problem}); delete it to resume from the previous one"
+            f"{path}: damaged checkpoint ({problem}); delete it to resume from the previous checkpoint"
         ) from error
     policy = load_policy(path, as_stored=True, trust_remote_code=trust_remote_code, base_path=base_path)
     if critic is not None:
         try:
             policy = replace(policy, critic=restore_critic(policy.model, critic))
         except (LookupError, TypeError, RuntimeError) as error:
-            raise RunDirectoryError(f"{path}: its critic does not match this version ({error})") from error
+            raise RunDirectoryError(
+                f"{path}: the stored critic does not match this version of Whetstone ({error}); resume with the "
+                "version that wrote the checkpoint"
+            ) from error
     return policy, optimizer
 
 
 def load_critic(path: Path) -> dict[str, Any] | None:
-    """Return the saved critic of a checkpoint, or of a member in one (`Critic.to_saved_state`).
-
-    It is None if it has none.
-    """
+    """Load the critic state (`Critic.to_saved_state`) of a checkpoint or member folder; None without a critic."""
     file = path / "trainer" / "critic.pt"
     return torch.load(file, weights_only=True, map_location="cpu") if file.is_file() else None
 
 
 def read_position(path: Path) -> Position:
-    """Read the position of a run at a checkpoint.
+    """Read the progress of the run that is stored in a checkpoint.
 
     Raises:
-        RunDirectoryError: If it is missing or damaged.
+        RunDirectoryError: `trainer/position.json` is missing or damaged.
     """
     try:
         return Position(**json.loads((path / "trainer" / "position.json").read_text()))
     except (OSError, ValueError, TypeError) as error:
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunDirectoryError(
-            f"{path}: a damaged checkpoint ({problem}); delete it to resume from the previous one"
+            f"{path}: damaged checkpoint ({problem}); delete it to resume from the previous checkpoint"
         ) from error
 
 
 def prune_checkpoints(run_dir: Path, *, keep: set[Path], last: int, every: int | None = None) -> None:
-    """Delete all but the `last` checkpoints, those to `keep`, and those at multiples of `every` steps."""
+    """Delete old checkpoints of a run.
+
+    Args:
+        run_dir: Run directory.
+        keep: Folders that are not deleted.
+        last: Number of most recent checkpoints that remain.
+        every: Checkpoints at multiples of this number of steps also remain; None: no others.
+    """
     for path in checkpoints_in(run_dir)[:-last]:
         if path not in keep and not (every is not None and _number(path) % every == 0):
             shutil.rmtree(path)
 
 
 def checkpoints_in(run_dir: Path) -> list[Path]:
-    """Return the folders of a run's checkpoints, the earliest first; intact or not."""
+    """Return the checkpoint folders of a run, the earliest first, whether intact or damaged."""
     folder = run_dir / "checkpoints"
     folders = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(folders, key=_number)
 
 
 def run_of_checkpoint(path: Path) -> Path | None:
-    """Return the run that a checkpoint folder belongs to.
+    """Return the run directory that a checkpoint folder is in.
 
-    It is None if it is not a checkpoint, or was copied out of one.
+    The result is None if the folder is not a checkpoint, or was copied out of its run directory.
     """
     folder = path.resolve()
     run = folder.parent.parent
@@ -343,12 +375,15 @@ def run_of_checkpoint(path: Path) -> Path | None:
 
 
 def find_checkpoint(run_dir: Path, name: str) -> Path:
-    """Return the checkpoint of a run by its name: `step-000010`, `step-10` or `10`.
+    """Find a checkpoint of a run by its name.
 
-    In a run with several stages, the last stage that has this checkpoint is taken; `STAGE/step-10` names another.
+    Args:
+        run_dir: Run directory.
+        name: `step-000010`, `step-10` or `10`. If several stages have the checkpoint, the last stage is used;
+            `STAGE/step-10` names a stage.
 
     Raises:
-        RunDirectoryError: The run has no such checkpoint; the message lists those it has.
+        RunDirectoryError: The run has no such checkpoint; the message lists the existing ones.
     """
     stage, _, step = name.rpartition("/")
     folders = [run_dir, *sorted((run_dir / "stages").glob("*"), key=lambda folder: folder.stat().st_mtime)]
@@ -357,12 +392,12 @@ def find_checkpoint(run_dir: Path, name: str) -> Path:
     matching = [path for path in paths if number.isdecimal() and _number(path) == int(number)]
     if not matching:
         names = ", ".join(dict.fromkeys(path.name for path in paths)) or "none"
-        raise RunDirectoryError(f"{run_dir}: no checkpoint {name}; there are: {names}")
+        raise RunDirectoryError(f"{run_dir}: no checkpoint {name}; existing checkpoints: {names}")
     return matching[-1]
 
 
 def _checksums(folder: Path) -> dict[str, str]:
-    """Return the digest of each file by its path in the folder."""
+    """Compute the SHA-256 digest of each file of a checkpoint, by path relative to the folder."""
     checksums = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)

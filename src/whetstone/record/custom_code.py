@@ -1,4 +1,4 @@
-"""Digests of the custom code of a recipe: modules and scripts that it names, and their imports from the same folder.
+"""Finds and hashes the custom code of a recipe: named modules and scripts, and their imports from the same folder.
 
 No module is imported: files are found by name and their imports are read from the syntax tree.
 
@@ -36,7 +36,11 @@ _MAX_PARENTS = 5
 
 
 def find_custom_code(resolved: Resolved) -> dict[Path, str]:
-    """Return the custom files of a recipe, each with the recipe key that names it or names a file that imports it."""
+    """Find the custom Python files of a recipe.
+
+    Returns:
+        File → recipe key that names the file, or names a file that imports it.
+    """
     keys: dict[Path, str] = {}
     for key, file, root in _named_files(resolved.recipe.model_dump(mode="json")):
         waiting = [(file, root)]
@@ -49,7 +53,7 @@ def find_custom_code(resolved: Resolved) -> dict[Path, str]:
 
 
 def digest_custom_code(resolved: Resolved) -> dict[str, dict[str, str]]:
-    """Return recipe key and SHA-256 of each custom file, by path."""
+    """Hash the custom Python files of a recipe: by path, the recipe key (`key`) and the SHA-256 (`sha256`)."""
     return {
         str(path): {"key": key, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         for path, key in find_custom_code(resolved).items()
@@ -57,12 +61,13 @@ def digest_custom_code(resolved: Resolved) -> dict[str, dict[str, str]]:
 
 
 def find_moved_folders(run_dir: Path, folders: Sequence[str], modules: Mapping[str, Any]) -> list[Path]:
-    """Return the folders that hold the custom code of a run, if its files are no longer at their recorded paths.
+    """Find the folders of a run's custom code after its files were moved away from their recorded paths.
 
     A missing file is searched for in the run directory and the folders above it, at its path relative to the folder in
-    which the run found it. The SHA-256 of the content decides.
+    which the run found it. A file counts as found if its content has the recorded SHA-256.
 
     Args:
+        run_dir: The run directory.
         folders: Folders in which the run searched for modules.
         modules: Same as `digest_custom_code`, when the run started or last resumed.
     """
@@ -83,9 +88,9 @@ def find_moved_folders(run_dir: Path, folders: Sequence[str], modules: Mapping[s
 
 
 def changed_custom_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """Return what happened to each file that differs: `edited`, `added` or `removed`, by path.
+    """Compare the custom code of a run with its present files: `edited`, `added` or `removed`, by path.
 
-    Files are compared by path. If a run and its code were moved, files of one name and one digest are the same.
+    Files are compared by path. Files with the same name and digest at different paths count as moved, not as changed.
 
     Args:
         before: Same as `digest_custom_code`, when the run started.
@@ -106,7 +111,10 @@ def changed_custom_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> di
 
 
 def secret_lines(path: Path) -> list[int]:
-    """Return the lines of a Python file that hold a secret: a known key, or a text with a secret name."""
+    """Return the numbers of the lines of a Python file that contain a secret.
+
+    A secret is a key of a known provider, or a text that is assigned to a name such as `api_key`.
+    """
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = {
         number
@@ -177,7 +185,7 @@ def _words(text: str) -> list[str]:
 
 
 def _module_file(module: str, folder: Path) -> Path | None:
-    """Return the custom file of a module below a folder, or None if there is none."""
+    """Return the custom file of a dotted module name below a folder; None if there is none."""
     below = folder.joinpath(*module.split("."))
     for path in (below.with_suffix(".py"), below / "__init__.py"):
         if (file := _own_file(path)) is not None:
@@ -186,7 +194,7 @@ def _module_file(module: str, folder: Path) -> Path | None:
 
 
 def _own_file(path: Path) -> Path | None:
-    """Return the path in full if it is a file that is neither installed nor part of Whetstone."""
+    """Return the resolved path of a custom file; None if the file is missing, installed, or part of Whetstone."""
     path = path.resolve()
     is_own = path.is_file() and not any(path.is_relative_to(place) for place in _INSTALLED)
     return path if is_own and "site-packages" not in path.parts else None

@@ -1,4 +1,4 @@
-"""Stored rows of the last episodes of a run, for statistics that need no `Trajectory`."""
+"""Reads the last trajectories of a run as plain rows, for statistics that need no `Trajectory` objects."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MAX_EPISODES = 5_000
 
 
 def stored_lines(run_dir: Path, *, most: int = _MAX_EPISODES) -> list[dict[str, Any]]:
-    """Return the rows of the last files of trajectories, at most `most`.
+    """Return the last trajectories of a run as JSON objects; at most `most`.
 
-    An incomplete last line is ignored.
+    The incomplete last line of an interrupted run is ignored.
 
     Raises:
         RunDirectoryError: A line is damaged; the message names file and line.

@@ -1,13 +1,13 @@
-"""Recognition of run directories, without the packages that reading a run needs."""
+"""Recognizes run directories without importing PyTorch or the readers of a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 MODULES = "modules.json"
-"""File with the folders in which modules of a recipe were searched for."""
+"""File in a run directory with the folders in which the modules of its recipe were searched for."""
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a path is a run directory; a project folder with a `recipe.yaml` is not one."""
+    """Return whether a path is a run directory, rather than a project folder that also has a `recipe.yaml`."""
     return (path / "recipe.yaml").is_file() and any((path / name).exists() for name in (".lock", MODULES))

@@ -22,16 +22,17 @@ from whetstone.record.checkpoint import CHECKSUMS, checkpoints_in
 
 
 def input_digests(resolved: Resolved) -> dict[str, str]:
-    """Return the SHA-256 digest of each input file and folder of a recipe, in hexadecimal, by dotted key.
+    """Compute the SHA-256 digest of each input file and folder of a recipe.
 
-    Ablations are separate runs with separate inputs. A missing file has no digest. Environment variables of the recipe
-    have one, too (`key ${NAME}`), except those of credentials.
+    The digest of a run directory covers its sampled groups and its last checkpoint; that of a checkpoint covers its
+    checksums; that of any other folder covers every file that is not hidden. Environment variables of the recipe also
+    have a digest (`key ${NAME}`), except credentials. Inputs of ablations, which are separate runs, have none.
 
-    For a run directory its sampled groups and its last checkpoint are read, for a checkpoint its checksums, for another
-    folder every file that is not hidden.
+    Returns:
+        Dotted recipe key → digest in hexadecimal; a missing file has no digest.
 
     Raises:
-        RunDirectoryError: If a file cannot be read.
+        RunDirectoryError: A file cannot be read.
     """
     written = resolved.recipe.model_dump(exclude={"ablations"})
     digests = {}
@@ -45,13 +46,14 @@ def input_digests(resolved: Resolved) -> dict[str, str]:
 
 
 def changed_inputs(resolved: Resolved, before: Mapping[str, str]) -> dict[str, str]:
-    """Return `path (key)` of each changed file or folder, by recipe key.
+    """Find the input files and folders that have changed: `path (key)` by recipe key.
 
     Missing files are ignored: their readers report them, and the initial weights are not needed any more after the
     start of training.
 
     Args:
-        before: Digests, as returned by `input_digests`.
+        resolved: The recipe.
+        before: Earlier digests, as returned by `input_digests`.
     """
     now = input_digests(resolved)
     paths = dict(list_named_files(resolved.recipe.model_dump(exclude={"ablations"})))
@@ -60,12 +62,12 @@ def changed_inputs(resolved: Resolved, before: Mapping[str, str]) -> dict[str, s
 
 
 def select_inputs(inputs: Mapping[str, str], sections: frozenset[str]) -> dict[str, str]:
-    """Return the inputs in these sections of a recipe."""
+    """Return the digests whose recipe key is in one of the given sections, such as `tasks`."""
     return {key: digest for key, digest in inputs.items() if key.partition(".")[0] in sections}
 
 
 def combined_digest(inputs: Mapping[str, str]) -> str:
-    """Return one digest of all inputs."""
+    """Combine the digests of all inputs into one SHA-256 digest."""
     text = "".join(f"{key} {digest}\n" for key, digest in sorted(inputs.items()))
     return hashlib.sha256(text.encode()).hexdigest()
 

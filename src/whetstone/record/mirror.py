@@ -43,14 +43,17 @@ _PROBE = "probe"
 def open_mirror(
     resolved: Resolved, run_dir: Path, *, resume: bool, log: Callable[[str], None] = lambda line: None
 ) -> Mirror | None:
-    """Return the store that a recipe names, after a test; fetch its run if it is to be resumed here.
+    """Open the mirror of `scale.mirror_url`, and download its run if the run is resumed on this machine.
 
     Args:
+        resolved: The recipe; without `scale.mirror_url` there is no mirror.
+        run_dir: Local run directory.
+        resume: Whether the run is continued.
         log: Receives lines about downloads, and later about failed uploads.
 
     Raises:
-        RecipeError: If nothing can be written to it.
-        RunDirectoryError: If it has another run, or this one and it is not to be resumed.
+        RecipeError: The store cannot be reached or written to.
+        RunDirectoryError: The store has another run, or has this run and `resume` is false.
     """
     url = resolved.recipe.scale.mirror_url
     if url is None:
@@ -68,9 +71,10 @@ def open_mirror(
 
 
 class Mirror:
-    """Copy of a run directory in an object store.
+    """Mirror of a run directory in an object store. Created by `open_mirror`.
 
     Args:
+        run_dir: Local run directory.
         url: URL for fsspec.
         seconds: Interval between two uploads.
         log: Receives a line about each failed upload, which is repeated.
@@ -93,12 +97,15 @@ class Mirror:
         """Checkpoints of which any file is in the store."""
 
     def check_writable(self) -> None:
-        """Check that a file can be written and deleted."""
+        """Write and delete a test file in the store; an error of the store is raised unchanged."""
         self._store.pipe_file(self._at(_PROBE), b"whetstone")
         self._store.rm_file(self._at(_PROBE))
 
     def begin(self, *, resume: bool) -> None:
-        """Check the content of the store, and fetch the run if it is to be resumed and not present locally.
+        """Compare the store with the local run directory, and download the run if it is missing locally.
+
+        Args:
+            resume: Whether the run is continued; otherwise a store with a run is refused.
 
         Raises:
             RunDirectoryError: See `open_mirror`.
@@ -108,7 +115,9 @@ class Mirror:
             return
         self._there = {match[0] for name in self._names() if (match := _CHECKPOINT.match(name))}
         if not resume:
-            raise RunDirectoryError(f"{self.url}: holds a run already; add --resume to continue it, or name another")
+            raise RunDirectoryError(
+                f"{self.url}: holds a run already; add --resume to continue it, or set another scale.mirror_url"
+            )
         if (self.run_dir / _RECIPE).is_file():
             self._check_same()
         else:
@@ -119,13 +128,15 @@ class Mirror:
         """Download all files of the store into an empty or missing run directory.
 
         Raises:
-            RunDirectoryError: If the directory is not empty, or a name in the store leads out of it.
-            SaveError: If it cannot be written.
+            RunDirectoryError: The directory is not empty, or a name in the store leads out of it.
+            SaveError: The directory cannot be written.
         """
         names = [path.name for path in self.run_dir.iterdir()] if self.run_dir.is_dir() else []
         if others := [name for name in names if name != ".lock"]:
             problem = f"is not empty and holds no run ({sorted(others)[0]} is in it)"
-            raise RunDirectoryError(f"{self.run_dir}: {problem}; choose another to continue {self.url} in")
+            raise RunDirectoryError(
+                f"{self.run_dir}: {problem}; choose an empty --run-dir to continue the run of {self.url}"
+            )
         with convert_save_errors(self.run_dir):
             shutil.rmtree(self.run_dir, ignore_errors=True)
         with new_folder(self.run_dir) as folder:
@@ -136,10 +147,10 @@ class Mirror:
 
     @contextlib.contextmanager
     def upload_periodically(self) -> Iterator[None]:
-        """Upload new files periodically within the block, and the remaining ones at its end.
+        """Upload new files periodically in a thread within the block, and the remaining files at its end.
 
         Raises:
-            SaveError: If the remaining files cannot be uploaded and the block ended without an exception.
+            SaveError: The remaining files cannot be uploaded, and the block ended without an exception.
         """
         over = threading.Event()
         sending = threading.Thread(target=self._keep, args=(over,), daemon=True)
@@ -159,10 +170,10 @@ class Mirror:
                 self.log(str(error))
 
     def send(self) -> None:
-        """Upload new files.
+        """Upload the files that are new or changed since the last upload, and delete pruned checkpoints.
 
         Raises:
-            SaveError: If a file cannot be uploaded; the store is consistent, and the upload can be repeated.
+            SaveError: A file cannot be uploaded; the store is consistent, and the upload can be repeated.
         """
         files = self._files()
         checkpoints = sorted({match[0] for name in files if (match := _CHECKPOINT.match(name))})
@@ -196,7 +207,7 @@ class Mirror:
                     self.log(f"{error}; the upload is repeated every {self.seconds:g} s")
 
     def _files(self) -> list[str]:
-        """Return the names of all complete files, sorted; also those of stages that are links."""
+        """Return the sorted names of all complete files of the run, including files of linked stages."""
         paths = []
         for folder, folders, files in os.walk(self.run_dir, followlinks=True):
             folders[:] = [name for name in folders if not _in_making(name)]
@@ -204,7 +215,7 @@ class Mirror:
         return sorted(path.relative_to(self.run_dir).as_posix() for path in paths if path.is_file())
 
     def _read(self, name: str) -> tuple[tuple[int, int], bytes] | None:
-        """Return the state of a file before reading, and its content; None if it is missing or unchanged."""
+        """Read a local file: ((size, modification time), content); None if the file is missing or unchanged."""
         path = self.run_dir / name
         try:
             stat = path.stat()
@@ -219,7 +230,7 @@ class Mirror:
             self._sent[name] = read[0]
 
     def _send_checkpoint(self, folder: str) -> None:
-        """Upload a checkpoint, its checksums last; stop if it is deleted meanwhile."""
+        """Upload the files of a checkpoint, its checksums last; stop if the checkpoint is deleted meanwhile."""
         path, last = self.run_dir / folder, self.run_dir / folder / CHECKSUMS
         self._there.add(folder)
         try:
@@ -245,7 +256,7 @@ class Mirror:
         for path in self._store.find(self._root):
             name = PurePosixPath(str(path)[len(self._root) :].lstrip("/"))
             if ".." in name.parts:
-                raise RunDirectoryError(f"{self.url}: {name} would be outside of the run directory")
+                raise RunDirectoryError(f"{self.url}: the path {name} leads out of the run directory; remove the file")
             names.append(name.as_posix())
         return names
 
@@ -253,10 +264,10 @@ class Mirror:
         return f"{self._root}/{name}"
 
     def _check_same(self) -> None:
-        """Check that the store has this run, and no later state of it.
+        """Check that the store has the same run as the local directory, and no later state of the run.
 
         Raises:
-            RunDirectoryError: If it has not.
+            RunDirectoryError: The store has another run, or its journal is ahead of the local one.
         """
         stored = yaml_document(self._store.cat_file(self._at(_RECIPE)).decode(), self.url)
         own = yaml_document((self.run_dir / _RECIPE).read_text(encoding="utf-8"), str(self.run_dir))

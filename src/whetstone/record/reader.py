@@ -41,24 +41,30 @@ _TURNS = make_shape(over=NotRequired[list[str]], episode=NotRequired[str], turn=
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Location of a group's trajectories."""
+class GroupLocation:
+    """Location of the trajectories of one group in the files of a run, from a `kept` event of the journal."""
 
     file: str
+    """Name of a file in the `trajectories` folder."""
     offset: int
+    """Position of the first line of the group, in bytes."""
     length: int
+    """Length of all lines of the group, in bytes."""
     checksum: int
+    """CRC-32 of these bytes."""
     costs: Costs = field(default_factory=Costs)
-    """Costs of the group."""
+    """Costs of sampling the group."""
 
 
 class RunRecord:
-    """The journal of one run, as it is on disk.
+    """Read-only view of the journal of a run: admitted, finished, lost and consumed groups, and updates.
+
+    Used by resume, replay and analysis. `RunStore` is the subclass that also appends.
 
     Args:
         run_dir: The run directory.
-        forgotten: Called for a file with a damaged end: (path, its content, number of valid bytes, number of the first
-            damaged line, whether it is only incomplete). By default nothing is done.
+        forgotten: Called for a file with a damaged end: (path, content of the file, number of valid bytes, number of
+            the first damaged line, whether that line is only incomplete). By default nothing is done.
     """
 
     def __init__(
@@ -86,7 +92,7 @@ class RunRecord:
         """Kinds of fault → number."""
         self.causes: list[str] = []
         """Causes of episodes without a score, one per episode."""
-        self._kept: dict[int, Place] = {}
+        self._kept: dict[int, GroupLocation] = {}
         self._turns: dict[str, list[bytes]] = {}
         self._ends: dict[str, int] = {}
         """Trajectory files → end of their valid content, in bytes."""
@@ -94,22 +100,26 @@ class RunRecord:
 
     @property
     def quarantined_groups(self) -> set[int]:
-        """Return the groups that no update may take, since an update with them crashed the learner."""
+        """Return the numbers of groups that are excluded from training because an update with them crashed."""
         return {number for number, reason in self.lost.items() if reason == "quarantined"}
 
     def too_long(self, *, before: int) -> int:
-        """Return the number of groups up to number `before` whose prompt leaves no room for a response."""
+        """Count the groups with a number below `before` that were lost because the prompt fills the context."""
         return sum(reason == "too_long" and number < before for number, reason in self.lost.items())
 
-    def holds(self, number: int) -> bool:
-        """Return whether a group's trajectories are recorded."""
+    def has_group(self, number: int) -> bool:
+        """Return whether the trajectories of a group are on disk."""
         return number in self._kept
 
     def load(self, number: int, task: Task) -> Group:
-        """Load a recorded group.
+        """Load the trajectories of a recorded group from disk.
+
+        Args:
+            number: Number of a group for which `has_group` is true.
+            task: Task of the group, which the files do not have.
 
         Raises:
-            RunDirectoryError: If the data on disk is damaged.
+            RunDirectoryError: The file is missing or damaged.
         """
         place = self._kept[number]
         path = self.run_dir / "trajectories" / place.file
@@ -120,30 +130,32 @@ class RunRecord:
         except OSError as error:
             raise RunDirectoryError(f"{path}: group {number} cannot be read: {error.strerror}") from error
         if len(lines) != place.length or zlib.crc32(lines) != place.checksum:
-            raise RunDirectoryError(f"{path}: group {number} is damaged (its checksum does not match the journal's)")
+            raise RunDirectoryError(
+                f"{path}: group {number} is damaged: its checksum differs from the checksum in {self.journal_path}"
+            )
         try:
             return Group(task, tuple(decode_trajectories(lines.splitlines())), number, place.costs)
         except ValueError as error:
-            raise RunDirectoryError(f"{path}: group {number} is not a group: {describe_damage(error)}") from None
+            raise RunDirectoryError(f"{path}: group {number} cannot be parsed: {describe_damage(error)}") from None
 
-    def waiting(self) -> list[int]:
-        """Return the groups that were admitted and neither consumed nor lost."""
+    def list_waiting_groups(self) -> list[int]:
+        """Return the numbers of admitted groups that are neither consumed by an update nor lost."""
         finished = {number for numbers in self.consumed.values() for number in numbers} | self.lost.keys()
         return [number for number in self.admitted if number not in finished]
 
     def played(self, episode: str) -> tuple[Turn, ...]:
-        """See `EpisodeRecord.played`."""
+        """Return the recorded turns of an unfinished episode; see `EpisodeRecord.played`."""
         return tuple(decode_turn(parse_object(line)["turn"]) for line in self._turns.get(episode, ()))
 
     def begun_episodes(self, name: str) -> dict[str, tuple[Turn, ...]]:
-        """Return the recorded turns of running episodes, by id, for ids with the prefix `name`."""
+        """Return the recorded turns of unfinished episodes whose id has the prefix `name`, by episode id."""
         return {episode: self.played(episode) for episode in self._turns if episode.startswith(name)}
 
     def _read(self) -> None:
-        """Read the records, up to the first line that is not JSON.
+        """Read journal and turns, up to the first line that is not JSON.
 
         Raises:
-            RunDirectoryError: If a line is JSON of another shape; the message names file and line.
+            RunDirectoryError: A line is JSON but not a valid event; the message names file and line.
         """
         handlers: dict[str, Callable[[Any], None]] = {
             "admitted": self._heard_admitted,
@@ -159,7 +171,7 @@ class RunRecord:
         def hear_event(event: dict[str, Any]) -> None:
             kind = event.get("event")
             if not isinstance(kind, str) or kind not in handlers:
-                raise ValueError(f'"event" is one of {", ".join(handlers)}, got {str(kind)[:40]!r}')
+                raise ValueError(f'"event" must be one of {", ".join(handlers)}, got {str(kind)[:40]!r}')
             handlers[kind](validate_shape(_EVENTS[kind], event))
 
         for path, hear in ((self.journal_path, hear_event), (self.turns_path, self._heard_turn)):
@@ -196,7 +208,7 @@ class RunRecord:
             self.mixed[event["update"]] = event["mixed"]
 
     def _heard_kept(self, event: dict[str, Any]) -> None:
-        place = Place(
+        place = GroupLocation(
             event["file"], event["offset"], event["length"], event["checksum"], Costs(*event.get("costs", ()))
         )
         if Path(place.file).name != place.file or place.file in ("", ".", "..") or min(place.offset, place.length) < 0:
@@ -220,7 +232,7 @@ class RunRecord:
         self.begun.pop(event["update"], None)
 
     def _lines(self, path: Path) -> Iterator[tuple[int, Any]]:
-        """Yield (line number, JSON value) of each line, up to the first that is damaged."""
+        """Yield (line number, JSON value) of each line of a file, up to the first damaged line."""
         if not path.is_file():
             return
         content = path.read_bytes()

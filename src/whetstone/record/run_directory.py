@@ -1,4 +1,4 @@
-"""Run directories: one run, one recipe, one process at a time.
+"""Run directories: creates, locks and reopens the directory of a run, and reads its recipe.
 
 Note:
     A directory with another run must not be written to, and two processes must not write one run.
@@ -67,16 +67,19 @@ def open_run_directory(
     change: Callable[[Resolved, Differences], None] | None = None,
     accept_changes: bool = False,
 ) -> Iterator[None]:
-    """Create or reopen a run directory for this recipe, with an exclusive lock within the block.
+    """Create or reopen a run directory for a recipe, and hold an exclusive lock on it within the block.
 
     Args:
+        run_dir: The run directory.
+        resolved: The recipe of the run.
+        resume: Whether an existing run is continued; otherwise it is refused.
         change: Records the differences from the stored recipe, which it receives, as a change of the run; None: a run
             whose recipe differs is refused.
         accept_changes: See `check_inputs`.
 
     Raises:
-        RunDirectoryError: If it has another run, or a run without `resume`, or it is in use.
-        SaveError: If it cannot be created.
+        RunDirectoryError: The directory has another run, or a run without `resume`, or another process uses it.
+        SaveError: The directory cannot be created.
     """
     with convert_save_errors(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -102,13 +105,13 @@ def open_run_directory(
 
 
 def run_recipe(run_dir: Path) -> Resolved:
-    """Return the recipe of the run in a directory.
+    """Load the recipe of a run from its directory, with the changes made since its start.
 
     Modules that it names are also searched for in the folders of the run, or, if those were moved, in the folders above
     the run directory. Inputs that were moved are searched for at the same path relative to the run directory.
 
     Raises:
-        RunDirectoryError: If there is no run in it.
+        RunDirectoryError: The directory has no run, or its files are damaged.
     """
     path = run_dir / "recipe.yaml"
     if not path.is_file():
@@ -121,7 +124,7 @@ def run_recipe(run_dir: Path) -> Resolved:
         raise RunDirectoryError(f"{run_dir}: holds no run (recipe.yaml is missing)")
     folders = read_json(run_dir / _MODULES) or []
     if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
-        raise RunDirectoryError(f"{run_dir / _MODULES}: is not a list of folders")
+        raise RunDirectoryError(f"{run_dir / _MODULES}: damaged file: a JSON list of folders is expected")
     environment = read_json(run_dir / ENVIRONMENT) or {}
     modules = [event["modules"] for event in (environment, *environment.get("events", [])) if "modules" in event]
     for folder in (*folders, *find_moved_folders(run_dir, folders, modules[-1] if modules else {})):
@@ -135,16 +138,16 @@ def run_recipe(run_dir: Path) -> Resolved:
 
 
 def _nearest_run(run_dir: Path) -> str:
-    """Return the end of the message about a missing run: the nearest run in its folder, or all of them."""
+    """Format the end of the message about a missing run: the run with a similar name in its folder, or all runs."""
     runs = sorted(path.parent.name for path in run_dir.parent.glob("*/recipe.yaml"))
     return did_you_mean(run_dir.name, runs[:_MAX_LISTED])
 
 
 def read_changes(run_dir: Path) -> list[RecipeChange]:
-    """Return the changes of the recipe of a run, earliest first.
+    """Read the changes of the recipe since a run started, earliest first; empty if there are none.
 
     Raises:
-        RunDirectoryError: The file is damaged.
+        RunDirectoryError: `changes.json` is damaged.
     """
     path = run_dir / _CHANGES
     try:
@@ -159,7 +162,13 @@ def run_eras(run_dir: Path) -> list[Era]:
 
 
 def write_recipe(run_dir: Path, resolved: Resolved, changes: Sequence[RecipeChange] = ()) -> None:
-    """Store the recipe of a run, with the changes that led to it."""
+    """Store the recipe of a run, its origin, and the changes that led to it.
+
+    Args:
+        run_dir: The run directory.
+        resolved: The recipe.
+        changes: All changes since the run started; empty: the stored changes are unchanged.
+    """
     if changes:
         write_json(run_dir / _CHANGES, [each.to_json() for each in changes], is_private=True)
     _write_origin(run_dir, resolved)
@@ -175,7 +184,7 @@ def _write_origin(run_dir: Path, resolved: Resolved) -> None:
 def _read_origin(run_dir: Path) -> dict[str, Any]:
     stored = read_json(run_dir / ORIGIN) or {}
     if not isinstance(stored, dict):
-        raise RunDirectoryError(f"{run_dir / ORIGIN}: is not a mapping")
+        raise RunDirectoryError(f"{run_dir / ORIGIN}: damaged file: a JSON object is expected")
     return stored
 
 
@@ -186,31 +195,33 @@ def _with_bfloat16_muon(resolved: Resolved) -> Resolved:
 
 
 def run_inputs(run_dir: Path) -> dict[str, str] | None:
-    """Return the digests of a run's inputs by recipe key (see `input_digests`), or None if an old release stored none.
+    """Read the digests of a run's inputs by recipe key (see `input_digests`); None if an old release stored none.
 
     Keys of earlier releases are converted to the names of this release.
 
     Raises:
-        RunDirectoryError: If the file is damaged.
+        RunDirectoryError: `inputs.json` is damaged.
     """
     stored = read_json(run_dir / _INPUTS)
     if stored is not None and not isinstance(stored, dict):
-        raise RunDirectoryError(f"{run_dir / _INPUTS}: is not a mapping of keys to digests")
+        raise RunDirectoryError(f"{run_dir / _INPUTS}: damaged file: a JSON object of keys and digests is expected")
     return None if stored is None else {upgrade_key(key): digest for key, digest in stored.items()}
 
 
 def check_inputs(
     run_dir: Path, resolved: Resolved, *, log: Callable[[str], None], accept_changes: bool = False
 ) -> None:
-    """Check that the inputs of a resumed run are unchanged, or that their changes are accepted.
+    """Check that the input files of a resumed run are unchanged, or that their changes are accepted.
 
     Args:
+        run_dir: The run directory.
+        resolved: The recipe of the run.
         log: Receives a line if the original digests are unknown, and one per accepted change.
         accept_changes: Whether files with tasks and data may differ. Their new digests are stored, also as an event in
             `environment.json`.
 
     Raises:
-        RunDirectoryError: If a file or folder differs; the message names it.
+        RunDirectoryError: A file or folder differs and its change is not accepted; the message names it.
     """
     before = run_inputs(run_dir)
     if before is None:
@@ -239,15 +250,15 @@ def _is_fixed(key: str) -> bool:
 
 
 def _other_input(key: str) -> str:
-    """Return problem and remedy of an input that differs."""
+    """Format problem and remedy of an input that differs, by its recipe key."""
     return _OTHER_INPUT + ("" if _is_fixed(key) else _ACCEPT_INPUT)
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; return None if it does not exist.
+    """Read a JSON file of a run; return None if the file does not exist.
 
     Raises:
-        RunDirectoryError: If it is damaged.
+        RunDirectoryError: The file is not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
@@ -256,13 +267,15 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Any, *, is_private: bool = False) -> None:
-    """Replace a JSON file atomically; NaN becomes null.
+    """Write a JSON file atomically, replacing an existing one; NaN becomes null.
 
     Args:
+        path: The file.
+        content: JSON values.
         is_private: Whether only the owner can read the file.
 
     Raises:
-        SaveError: If it cannot be written.
+        SaveError: The file cannot be written.
     """
     write_text(path, to_json(content, indent=1) + "\n", is_private=is_private)
 
@@ -285,7 +298,7 @@ def _check(
         others = [path.name for path in run_dir.iterdir() if path.name not in allowed]
         if others:
             raise RunDirectoryError(
-                f"{run_dir}: is not empty and holds no run ({sorted(others)[0]} is in it); choose another"
+                f"{run_dir}: is not empty and holds no run ({sorted(others)[0]} is in it); choose another --run-dir"
             )
         write_json(run_dir / _MODULES, get_search_paths(), is_private=True)
         write_json(run_dir / _INPUTS, input_digests(resolved), is_private=True)

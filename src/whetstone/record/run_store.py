@@ -1,6 +1,6 @@
-"""Append-only journal of a running run, so that no group is lost and none counts twice.
+"""Append-only journal of a run in progress: an interrupted run loses no group and counts none twice.
 
-`reader.py` reads the files.
+The files are read by `reader.py`.
 
 A group is recorded when its trajectories are written and the journal has its entry. The groups of an update are on disk
 before the update starts. Weights need no entry: an update is a function of the weights before it and of its groups. A
@@ -28,7 +28,7 @@ import orjson
 
 from whetstone.atomic_write import convert_save_errors
 from whetstone.json_lines import to_writable
-from whetstone.record.reader import Place, RunRecord
+from whetstone.record.reader import GroupLocation, RunRecord
 from whetstone.trajectory import Group, Task, Turn
 from whetstone.trajectory_json import encode_task, encode_trajectory, encode_turn
 
@@ -37,12 +37,15 @@ _TURNS_KEPT = 64 * 2**20
 
 
 class RunStore(RunRecord):
-    """The journal of a running run: existing records are read, new ones are appended.
+    """Journal of a run in progress: reads existing records and appends new ones. Created by the training loop.
 
     Args:
         run_dir: The run directory.
-        groups_per_file: Number of groups whose trajectories share a file.
+        groups_per_file: Number of groups per file of trajectories.
         log: Receives a line about each damaged record.
+
+    Raises:
+        SaveError: The files cannot be created.
     """
 
     def __init__(self, run_dir: Path, *, groups_per_file: int, log: Callable[[str], None] = lambda line: None) -> None:
@@ -57,15 +60,21 @@ class RunStore(RunRecord):
 
     # ------------------------------------------------------------ groups
 
-    def admit(self, number: int, version: int, task: int | Task) -> None:
-        """Record the admission of a group, with the index of its task in the source, or its generated task."""
+    def admit_group(self, number: int, version: int, task: int | Task) -> None:
+        """Record that sampling of a group starts.
+
+        Args:
+            number: Number of the group.
+            version: Version of the weights at admission.
+            task: Index of the task in the task source, or the task itself if a curriculum generated it.
+        """
         self.admitted[number] = version
         self.tasks[number] = task
         stored_task = encode_task(task) if isinstance(task, Task) else task
         self._note({"event": "admitted", "group": number, "version": version, "task": stored_task})
 
-    def keep(self, group: Group) -> None:
-        """Record a finished group; its trajectories are written before its journal entry."""
+    def store_group(self, group: Group) -> None:
+        """Write the trajectories of a finished group, and then its journal entry."""
         path = self.run_dir / "trajectories" / f"step-{group.number // self.groups_per_file + 1:06d}.jsonl"
         lines = b"".join(encode_trajectory(t) + b"\n" for t in group.trajectories)
         offset = self._ends.get(path.name, 0)  # an interrupted group may follow this offset
@@ -74,7 +83,7 @@ class RunStore(RunRecord):
             file.write(lines)
             file.truncate()
         self._ends[path.name] = offset + len(lines)
-        place = Place(path.name, offset, len(lines), zlib.crc32(lines), group.costs)
+        place = GroupLocation(path.name, offset, len(lines), zlib.crc32(lines), group.costs)
         self._kept[group.number] = place
         self._touched.add(path)
         self._note(
@@ -92,25 +101,33 @@ class RunStore(RunRecord):
         self._over([trajectory.id for trajectory in group.trajectories])
 
     def record_lost_group(self, number: int, reason: str) -> None:
-        """Record a group without a result.
+        """Record that a group will not be used in an update.
 
-        The reason is `failed`, `expired`, `quarantined`, `passed_over`, `too_long` or `recipe_changed`.
+        Args:
+            number: Number of the group.
+            reason: `failed`, `expired`, `quarantined`, `passed_over`, `too_long` or `recipe_changed`.
         """
         self.lost[number] = reason
         self._note({"event": "lost", "group": number, "reason": reason})
 
     # ------------------------------------------------------------ updates
 
-    def consume(
+    def consume_groups(
         self,
         update: int,
         numbers: Sequence[int],
         passed_over: Sequence[int] = (),
         mixed: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Record the groups of an update, the rejected groups sampled for it, and the spans of other sources.
+        """Record which groups an update trains on.
 
-        To survive a power cut, call `flush_to_disk` before, for the trajectories, and after.
+        To survive a power cut, call `flush_to_disk` before this method (for the trajectories) and after it.
+
+        Args:
+            update: Index of the update, from 0.
+            numbers: Numbers of the groups of the update.
+            passed_over: Numbers of the groups that were sampled for the update and rejected.
+            mixed: By other source of groups, the position of its first group and the number of its groups.
         """
         self.consumed[update], self.passed_over[update] = list(numbers), list(passed_over)
         event = {"event": "consumed", "update": update, "groups": list(numbers), "passed_over": list(passed_over)}
@@ -125,13 +142,17 @@ class RunStore(RunRecord):
         self._note({"event": "begun", "update": update})
 
     def finish(self, update: int) -> None:
-        """Record the completion of an update."""
+        """Record the completion of an update that `begin` recorded."""
         self.begun.pop(update, None)
         self.updated.add(update)
         self._note({"event": "updated", "update": update})
 
     def record_quarantine(self, update: int) -> list[int]:
-        """Exclude the groups of an update from training, so that it takes others; return the groups."""
+        """Exclude the groups of an update that crashed the learner; the update is repeated with other groups.
+
+        Returns:
+            Numbers of the excluded groups.
+        """
         numbers = self.consumed.pop(update, [])
         self.passed_over.pop(update, None)
         self.mixed.pop(update, None)
@@ -143,7 +164,13 @@ class RunStore(RunRecord):
         return numbers
 
     def record_fault(self, kind: str, text: str, *, episode: str = "") -> None:
-        """Record an unexpected failure, with the episode it occurred in."""
+        """Record an unexpected failure.
+
+        Args:
+            kind: Kind of failure, under which it is counted in `faults`.
+            text: Cause of the failure.
+            episode: Id of the failed episode; empty if the failure is not of an episode.
+        """
         self.faults[kind] = self.faults.get(kind, 0) + 1
         if episode:
             self.causes.append(text)
@@ -151,7 +178,7 @@ class RunStore(RunRecord):
         self._note({"event": "fault", "kind": kind, **where, "said": text, "time": round(time.time(), 3)})
 
     def flush_to_disk(self) -> None:
-        """Write everything so far to disk, to survive a power cut. May be called from another thread."""
+        """Flush all written records to disk (`fsync`), to survive a power cut. Safe to call from another thread."""
         touched, self._touched = self._touched, set()
         with convert_save_errors(self.journal_path):
             for path in touched:
@@ -163,7 +190,7 @@ class RunStore(RunRecord):
             os.fsync(self._journal.fileno())
 
     def close(self) -> None:
-        """Close the files."""
+        """Flush and close the journal files."""
         with contextlib.suppress(ValueError):
             self.flush_to_disk()
         self._journal.close()
@@ -172,7 +199,7 @@ class RunStore(RunRecord):
     # ------------------------------------------------------------ turns of running episodes
 
     def add(self, episode: str, turn: Turn) -> None:
-        """See `EpisodeRecord.add`."""
+        """Append a finished turn of a running episode; see `EpisodeRecord.add`."""
         line = orjson.dumps({"episode": episode, "turn": encode_turn(turn)}) + b"\n"
         self._turns.setdefault(episode, []).append(line)
         self._turns_bytes += len(line)
@@ -183,11 +210,11 @@ class RunStore(RunRecord):
             self._append(self._turns_file, self.turns_path, line)
 
     def drop(self, episode: str) -> None:
-        """See `EpisodeRecord.drop`."""
+        """Drop the recorded turns of an episode that will not resume; see `EpisodeRecord.drop`."""
         self._over([episode])
 
     def _over(self, episodes: Sequence[str]) -> None:
-        """Remove the turns of finished episodes."""
+        """Drop the turns of finished episodes, which are in their trajectories."""
         recorded = [episode for episode in episodes if self._turns.pop(episode, None)]
         if recorded:
             self._append(self._turns_file, self.turns_path, orjson.dumps({"over": recorded}) + b"\n")
@@ -207,7 +234,7 @@ class RunStore(RunRecord):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rewritten_turns(self) -> FileIO:
-        """Write only the turns of running episodes to a new file, and open it to append."""
+        """Rewrite the file of turns with only the turns of unfinished episodes, and open the file to append."""
         aside = self.turns_path.with_name(".turns.jsonl.partial")
         with convert_save_errors(self.turns_path, aside):
             aside.write_bytes(b"".join(line for lines in self._turns.values() for line in lines))
@@ -219,6 +246,6 @@ class RunStore(RunRecord):
         if not torn:
             aside = path.with_name(f"{path.name}.damaged")
             aside.write_bytes(content[good:])
-            self.log(f"{path}:{line}  is corrupt; later records are ignored (kept in {aside})")
+            self.log(f"{path}:{line}: the line is damaged; it and later records are ignored and moved to {aside}")
         with convert_save_errors(path), open(path, "r+b") as file:
             file.truncate(good)

@@ -15,13 +15,13 @@ from whetstone.record.run_directory import run_recipe
 
 
 def resolve_start(resolved: Resolved) -> Resolved:
-    """Return a recipe whose policy is the checkpoint that `start_from` names.
+    """Return a recipe whose initial policy is the checkpoint that `start_from` names.
 
-    The checkpoint is stored in `start_from.path` and `start_from.step`. Learning rates that were not set stay those of
-    the recipe's own policy.
+    The path and the step of the checkpoint are written to `start_from`. Learning rates keep the values of the recipe,
+    including defaults that depend on its former policy. A recipe without `start_from` is returned unchanged.
 
     Raises:
-        RecipeError: There is no such checkpoint.
+        RecipeError: The run that `start_from` names has no such checkpoint.
     """
     start = resolved.recipe.start_from
     if start is None:
@@ -36,8 +36,8 @@ def resolve_start(resolved: Resolved) -> Resolved:
         checkpoint = latest_checkpoint(folder) if start.step is None else checkpoint_path(folder, start.step)
         if checkpoint is None or not checkpoint.is_dir():
             numbers = [str(int(path.name.removeprefix("step-"))) for path in checkpoints_in(folder)]
-            known = f"it has {', '.join(numbers)}" if numbers else "it has none"
-            wanted = "" if start.step is None else f" {start.step}"
+            known = f"existing steps: {', '.join(numbers)}" if numbers else "it is not a run with checkpoints"
+            wanted = "" if start.step is None else f" of step {start.step}"
             raise resolved.error("start_from", f"{folder} has no checkpoint{wanted}; {known}")
     assert checkpoint is not None
     path = str(checkpoint.resolve())
@@ -48,9 +48,9 @@ def resolve_start(resolved: Resolved) -> Resolved:
 
 
 def stage_folders(run_dir: Path) -> list[Path]:
-    """Return the run directories of the stages of a chain, in order; of another run, none.
+    """Return the run directories of the stages of a multi-stage run, in order; none for a run of one stage.
 
-    Stages that have a name instead of a number are ordered by their start.
+    Stages with a name instead of a number are ordered by the time of their start.
     """
     folders = [path.parent for path in (run_dir / "stages").glob("*/recipe.yaml")]
     return sorted(folders, key=lambda path: (_number(path.name), (path / "recipe.yaml").stat().st_mtime_ns))
@@ -62,18 +62,19 @@ def _number(name: str) -> int:
 
 
 def load_start(resolved: Resolved, *, log: Callable[[str], None]) -> tuple[Policy | None, dict[str, Any] | None]:
-    """Return policy and learner state with which a run starts if `start_from.what` is `all`.
+    """Load policy and learner state of the checkpoint that `start_from` names.
 
-    Otherwise both are None.
-
-    The state has the optimizer of the checkpoint and the schedule of a new stage.
+    The learner state has the optimizer state of the checkpoint and the schedule of a new stage.
 
     Args:
-        resolved: A recipe that `resolve_start` returned, with `start_from`.
+        resolved: A recipe with `start_from`, as returned by `resolve_start`.
         log: Receives a line that names the checkpoint.
 
+    Returns:
+        (policy, state of the learner); both are None if `start_from.what` is `weights`.
+
     Raises:
-        RecipeError: The checkpoint is of a stage or optimizer other than the first stage's.
+        RecipeError: The checkpoint is of another kind of stage, or of another optimizer, than the first stage.
     """
     start = resolved.recipe.start_from
     assert start is not None
@@ -86,14 +87,14 @@ def load_start(resolved: Resolved, *, log: Callable[[str], None]) -> tuple[Polic
     before = run_recipe(checkpoint.parent.parent).recipe.own_stages.get(position.stage)
     optimizer = before.optimizer if before is not None else None
     if (position.stage, optimizer) != (stage, settings.optimizer):
-        problem = f"the checkpoint is of {position.stage} with {optimizer}"
-        message = f"all: {problem}, the first stage {stage} has {settings.optimizer}; use what: weights"
+        problem = f"the checkpoint is of stage {position.stage} with optimizer {optimizer}"
+        message = f"all: {problem}, but the first stage is {stage} with {settings.optimizer}; use what: weights"
         raise resolved.error("start_from.what", message)
     return policy, _restart_schedule(state)
 
 
 def _restart_schedule(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a learner at the start of a stage; that of a frozen member stays empty."""
+    """Return a learner state with the step counter reset and the reference model removed, recursively for members."""
     own = {key: value for key, value in state.items() if key != "reference"}
     members = {name: partial(_restart_member, each) for name, each in state.get(MEMBERS, {}).items()}
     return own | ({"done": 0, "share": 0.0} if "done" in own else {}) | {MEMBERS: members}

@@ -15,7 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from whetstone.reporting.change_detection import MIN_STEPS, SUCCESS, Change, Row, find_change, is_number, read_values
+from whetstone.reporting.change_detection import (
+    MIN_STEPS,
+    SUCCESS,
+    MetricChange,
+    Row,
+    find_change,
+    is_number,
+    read_values,
+)
 from whetstone.tool_calls import find_cut_results, find_failing_tools
 
 MISMATCH_LIMITS = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2}
@@ -28,9 +36,10 @@ _IN_A_ROW = 3
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One sign of trouble."""
+    """Sign in the metrics that a run goes wrong, with its cause and a remedy."""
 
     name: str
+    """Name of the alarm function, such as `entropy_collapse`."""
     message: str
     """The sign with its numbers."""
     check: str
@@ -44,12 +53,12 @@ class Alarm:
 
     @property
     def line(self) -> str:
-        """The alarm in one line."""
+        """Return the alarm as one line: name, message, and remedy."""
         return f"{self.name}: {self.message}; try: {self.remedy}"
 
     @property
     def metric_name(self) -> str:
-        """Name of the metric that stores the alarm."""
+        """Return the metric `alarm/NAME`, which stores the alarm in the row of its step."""
         return f"alarm/{self.name.replace(' ', '_')}"
 
 
@@ -81,7 +90,7 @@ def select_rows(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def stored_alarms(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
-    """Return (first step, last step) of each alarm that was raised during the run, by name."""
+    """Return the alarms that are stored in the rows of a run: name → (first step, last step)."""
     steps: dict[str, tuple[int, int]] = {}
     for row in select_rows(rows):
         for key in row:
@@ -413,7 +422,7 @@ ALARMS_OF_SAMPLING = (failing_tools, failing_episodes, full_contexts, cut_result
 """Alarms of stages that sample and do not train on rewards."""
 
 
-def _falling(rows: Sequence[Row]) -> Change | None:
+def _falling(rows: Sequence[Row]) -> MetricChange | None:
     return find_change(rows, SUCCESS, -1, minimum=_MIN_FALL)
 
 

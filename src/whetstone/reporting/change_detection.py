@@ -26,23 +26,31 @@ _LARGEST = 1e150
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A metric over the first steps and over the last steps."""
+class MetricChange:
+    """Clear rise or fall of a metric from its first steps to its last steps. Created by `find_change`."""
 
     early: float
+    """Mean over the first steps."""
     late: float
+    """Mean over the last steps."""
     first_steps: int
+    """Number of steps in the first window."""
     last_steps: int
+    """Number of steps in the last window."""
     errors: float
     """Difference in standard errors; infinite if the metric has no scatter."""
 
     def describe(self, form: str) -> str:
-        """Return `from EARLY (first N steps) to LATE (last M steps)`."""
+        """Format the change as `from EARLY (first N steps) to LATE (last M steps)`.
+
+        Args:
+            form: Format of a value, such as `{:.2f}`.
+        """
         early, late = form.format(self.early), form.format(self.late)
         return f"from {early} (first {_count(self.first_steps)}) to {late} (last {_count(self.last_steps)})"
 
 
-def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.0) -> Change | None:
+def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.0) -> MetricChange | None:
     """Find a clear rise or fall of a metric from its first steps to its last steps.
 
         z = sign (mean of the last m - mean of the first k) / sqrt(v (1 / k + 1 / m))
@@ -54,6 +62,8 @@ def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.
     their trend.
 
     Args:
+        rows: Rows of one stage, in order.
+        key: Name of the metric.
         sign: 1 for a rise, -1 for a fall.
         minimum: Smallest difference that counts.
 
@@ -68,7 +78,7 @@ def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.
     weight = _PRIOR_STEPS if prior is not None else 0
     variance = (weight * (prior or 0.0) + scatter) / (weight + len(values) - 1)
     sums = [0.0, *accumulate(values)]
-    best: Change | None = None
+    best: MetricChange | None = None
     for first in _FIRST:
         for last in _LAST:
             if first + last > len(values):
@@ -79,7 +89,7 @@ def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.
                 continue
             errors = difference / error if error > 0 else math.inf
             if errors >= CLEAR and (best is None or errors > best.errors):
-                best = Change(early, late, first, last, errors)
+                best = MetricChange(early, late, first, last, errors)
     return best
 
 
@@ -97,7 +107,7 @@ def _binomial_variance(rows: Sequence[Row]) -> float | None:
 
 
 def read_values(rows: Sequence[Row], key: str) -> list[float]:
-    """Return the values of a metric that are finite numbers."""
+    """Return the finite values of a metric in the rows, in order."""
     return [float(row[key]) for row in rows if is_number(row, key)]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from whetstone.atomic_write import write_text
-from whetstone.evaluation.stage_results import PHRASES, Difference, describe_difference, format_percent
+from whetstone.evaluation.stage_results import PHRASES, SuccessDifference, describe_difference, format_percent
 from whetstone.evaluation.verdicts import CANNOT_TELL
 from whetstone.reporting import charts
 from whetstone.reporting.pareto import front_chart
@@ -66,7 +66,7 @@ def write_comparison(
 
 
 def summarize_verdict(report: Mapping[str, Any]) -> str:
-    """Return the conclusion that the intervals over seeds support, in one or two sentences.
+    """Formulate the conclusion of a comparison that its intervals over seeds support, in one or two sentences.
 
     The second sentence warns if every contender ended below the start of its last stage: the best of them is then the
     one that lost least.
@@ -103,17 +103,23 @@ def _warning(report: Mapping[str, Any]) -> str:
 
 
 def change_sentence(row: Mapping[str, Any]) -> str:
-    """Return `70 → 40 %, worse than its start (…)` of a contender; empty for results of earlier releases."""
+    """Describe the change of a contender over its last stage, such as `70 → 40 %, worse than its start (…)`.
+
+    The result is empty for results of earlier releases.
+
+    Args:
+        row: Entry of `contenders` in the JSON of a comparison.
+    """
     if not row["success"] or not row.get("change"):
         return ""
     mean, low, high = (math.nan if x is None else x for x in (row["change"]["mean"], *row["change"]["interval"]))
-    numbers = describe_difference(Difference(mean, (low, high)))
+    numbers = describe_difference(SuccessDifference(mean, (low, high)))
     rates = f"{format_percent(row['before'])} → {format_percent(row['mean'])} %"
     return f"{rates}, {PHRASES[row['change']['outcome']]}{numbers}"
 
 
 def format_effect(effect: Mapping[str, Any]) -> str:
-    """Return verdict, difference and simultaneous interval of one contender against the baseline.
+    """Format the verdict, difference and simultaneous interval of one contender against the baseline.
 
     Args:
         effect: Entry of `effects` in the JSON of a comparison.
@@ -147,7 +153,7 @@ def compute_band(curves: Sequence[Curve]) -> tuple[list[float], list[float], lis
 
 
 def recipe_differences(recipes: Mapping[str, str]) -> dict[str, str]:
-    """Return the first recipe as it is, and for each other recipe the lines that differ from the first."""
+    """Return, by contender, the whole first recipe and only the differing lines of each other recipe."""
     texts: dict[str, str] = {}
     first: list[str] | None = None
     for name, text in recipes.items():

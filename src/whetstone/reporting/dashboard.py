@@ -79,7 +79,7 @@ class Dashboard(Progress):
 
     @contextmanager
     def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:
-        """See `Progress.stage`."""
+        """Show a stage in the panel within the block; see `Progress.stage`."""
         self._bar = _DashboardStage(name, total, done, self)
         results = sys.stdout.isatty()  # output to a pipe is not printed above the panel
         drawn = Live(
@@ -99,18 +99,18 @@ class Dashboard(Progress):
         super().say(sanitize_text(text))
 
     def is_on_output(self, text: str) -> bool:
-        """See `Progress.is_on_output`."""
+        """Return whether a printed line went where standard output goes; see `Progress.is_on_output`."""
         return super().is_on_output(sanitize_text(text))
 
     def add_step(self, metrics: Mapping[str, float]) -> None:
-        """Add the metrics of a step."""
+        """Add the metrics of a step to the curves of the panel."""
         for name, value in metrics.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 self.history.setdefault(name, []).append(float(value))
         self._failed += int(metrics.get("episode/invalid") or 0)
 
     def render_panel(self) -> RenderableType:
-        """Return the panel with the current metrics."""
+        """Build the panel from the current metrics; called by the rendering thread."""
         bar, width = self._bar, self.console.width
         head = Table.grid(padding=(0, 1), expand=True)
         head.add_column(no_wrap=True)
@@ -156,7 +156,7 @@ class Dashboard(Progress):
 
 
 class _DashboardStage(ProgressBar):
-    """A stage in the dashboard."""
+    """Progress of one stage, shown in the dashboard instead of as a bar."""
 
     def __init__(self, name: str, total: int, done: int, dashboard: Dashboard) -> None:
         super().__init__(name, total, done, None)
@@ -166,22 +166,22 @@ class _DashboardStage(ProgressBar):
         self.last: Mapping[str, float] = {}
 
     def watch(self, line: Callable[[], str]) -> None:
-        """See `ProgressBar.watch`."""
+        """Show the result of `line` at every refresh; see `ProgressBar.watch`."""
         self.line = line
 
     def show_alarms(self, alarms: Sequence[Alarm]) -> None:
-        """See `ProgressBar.show_alarms`."""
+        """Show the current alarms in the panel; see `ProgressBar.show_alarms`."""
         self.alarms = alarms
 
     def advance(self, metrics: Mapping[str, float], *, by: int = 1) -> None:
-        """See `ProgressBar.advance`."""
+        """Advance by `by` steps and show their metrics; see `ProgressBar.advance`."""
         self.done += by
         if metrics:
             self.last = dict(metrics)
             self.dashboard.add_step(metrics)
 
     def clock(self) -> Text:
-        """Return the elapsed time and the estimated time left."""
+        """Format the elapsed time and the estimated remaining time of the stage."""
         elapsed = time.monotonic() - self.begun
         left = elapsed / (self.done - self.first) * (self.total - self.done) if self.done > self.first else None
         text = f"{_clock(elapsed)}, {_clock(left)} left" if left is not None else _clock(elapsed)

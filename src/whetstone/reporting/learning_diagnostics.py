@@ -15,11 +15,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason why data does not contribute to an update."""
+    """Reason why sampled data does not contribute to an update, with the metric that measures it."""
 
     key: str
     """Name of the metric."""
     name: str
+    """Short name of the reason in tables."""
     meaning: str
     """Meaning of the metric."""
 
@@ -53,9 +54,9 @@ _NOT_LOST = ("from", "to", "success", "age", "unmasked", "idle")
 
 
 def learning_rows(rows: Sequence[Mapping[str, Any]], *, windows: int | None = None) -> list[dict[str, Any]]:
-    """Return one row per step of reinforcement, or per window of steps, by the names of reasons.
+    """Summarize why data was lost: one row per step of reinforcement, or per window of steps.
 
-    None is the mean of no values.
+    Each row has a value per reason; the value is None if no step of the window has the metric.
 
     Args:
         rows: Rows of `metrics.jsonl`.
@@ -84,7 +85,7 @@ def learning_rows(rows: Sequence[Mapping[str, Any]], *, windows: int | None = No
 
 
 def describe_learning(row: Mapping[str, Any]) -> str:
-    """Describe how much of a row was trained on, or the main reason why data was lost."""
+    """Describe a row of `learning_rows` in words: how much was trained on, or the main reason for lost data."""
     row = {name: value for name, value in row.items() if value is not None}
     if row.get("failed", 0) == 1:
         return "nothing: every episode failed"
@@ -99,7 +100,7 @@ def describe_learning(row: Mapping[str, Any]) -> str:
 
 
 def noise_advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a line of advice if the batch is certainly far smaller than the gradient noise scale; None otherwise.
+    """Advise a larger batch if the batch is certainly far smaller than the gradient noise scale; None otherwise.
 
     Args:
         rows: Rows of `metrics.jsonl`. Fewer than `_MEASUREMENTS` measurements give no advice.
@@ -118,7 +119,7 @@ def noise_advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def kept_sentence(selection: Mapping[str, Any]) -> str:
-    """Return one line on the checkpoint that `reinforcement.keep: best` kept, and the score of the last one.
+    """Describe the checkpoint that `reinforcement.keep: best` selected, and the score of the last checkpoint.
 
     Args:
         selection: Content of `kept.json`.

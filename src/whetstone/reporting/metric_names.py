@@ -20,14 +20,14 @@ from importlib.resources import files
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
-    """A metric of a step."""
+    """Entry of the metric table: name, unit and meaning of a metric."""
 
     name: str
     """Name `area/name`; words in capitals are placeholders."""
     unit: str
     """Unit; empty if it has none, as for a reward."""
     meaning: str
-    """Meaning."""
+    """Meaning of the value."""
     when: str
     """Steps that have the metric."""
 

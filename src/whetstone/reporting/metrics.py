@@ -23,7 +23,7 @@ from whetstone.strict_json import to_json
 
 
 class Journal:
-    """The metrics file of a run, one flushed line per step.
+    """Writes and reads the metrics file of a run, one flushed line per step.
 
     Args:
         run_dir: The run directory.
@@ -42,10 +42,17 @@ class Journal:
         self.warn = warn or partial(logging.getLogger("whetstone").warning, "whetstone: %s")
 
     def record(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one step. Values that are not finite are written as null, so that every line is JSON.
+        """Append the metrics of one step, and pass the row to the listeners.
+
+        Values that are not finite are written as null, so that every line is JSON.
+
+        Args:
+            stage: Name of the stage.
+            step: Number of the step in the stage, from 1.
+            metrics: Values by name.
 
         Raises:
-            SaveError: It could not be written.
+            SaveError: The row could not be written.
         """
         line = to_json({"stage": stage, "step": step, **metrics})
         with convert_save_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
@@ -60,7 +67,7 @@ class Journal:
         """
         rows, damaged = self._read()
         for number, reason in damaged.items():
-            self.warn(f"{self.path}:{number}: is damaged and left out: {reason}")
+            self.warn(f"{self.path}:{number}: the line is damaged and left out: {reason}")
         return rows
 
     def truncate_rows(self, done: Mapping[str, int]) -> None:
@@ -69,7 +76,7 @@ class Journal:
         A damaged file is first copied to `metrics.jsonl.damaged`, or the next free name (`.damaged-2`).
 
         Raises:
-            SaveError: It could not be written.
+            SaveError: The file could not be written.
         """
         rows, damaged = self._read()
         if damaged:
@@ -94,14 +101,14 @@ class Journal:
 
 
 def parse_metrics(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of `metrics.jsonl` with the metric names of this release.
+    """Check a row of `metrics.jsonl`, and rename metrics of earlier releases.
 
     Raises:
-        ValueError: It has no stage or step, or a metric is not a number.
+        ValueError: The row has no stage or step, or a metric is not a number.
     """
     step = row.get("step")
     if not isinstance(row.get("stage"), str) or not isinstance(step, int) or isinstance(step, bool):
-        raise ValueError('a row has "stage" (a string) and "step" (an integer)')
+        raise ValueError('a row must have "stage" (a string) and "step" (an integer)')
     wrong = next((key for key, value in row.items() if key != "stage" and not _is_number(value)), None)
     if wrong is not None:
         raise ValueError(f'"{wrong}" is not a number')

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """Facts that a model card states."""
+    """Input of `model_card`: the facts about an exported model that the card states."""
 
     name: str
     """Title: name of the run or model."""
@@ -64,7 +64,7 @@ def model_card(facts: CardFacts) -> str:
 
 
 def stage_results(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]]:
-    """Return (stage, evaluation before it, evaluation after it) of a run.
+    """Return the evaluations around each stage of a run: (stage, evaluation before, evaluation after).
 
     Summaries with `stages: [{name, before, after}]` and `untrained`, and older ones with `evaluations` by stage or
     `before` and `after`, are read.

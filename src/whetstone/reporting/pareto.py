@@ -32,10 +32,9 @@ def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def front_chart(runs: Mapping[str, Points]) -> str:
-    """Plot cost against success as an `<svg>` element: small marks for seeds, large ones for means, a line for the
-    front.
+    """Plot cost against success with the Pareto front, as an `<svg>` element.
 
-    The result is empty if no run has a cost.
+    Seeds are small marks, means are large marks, and the front is a line. The result is empty if no run has a cost.
 
     Args:
         runs: Points by name; a run without points is skipped.

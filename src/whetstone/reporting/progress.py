@@ -55,7 +55,7 @@ class _LiveColumn(ProgressColumn):
 
 
 class ProgressBar:
-    """Progress of a stage with a known number of steps."""
+    """Progress of one stage with a known number of steps. Created by `Progress.stage`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ProgressBar:
             self._bar.update(self._task, line=line)
 
     def show_alarms(self, alarms: Sequence[Alarm]) -> None:
-        """Show the current alarms; a bar has no space for them."""
+        """Do nothing: a bar has no space for alarms, which the dashboard shows."""
 
     def advance(self, metrics: Mapping[str, float], *, by: int = 1) -> None:
         """Advance by `by` steps and show their metrics."""
@@ -94,7 +94,7 @@ class ProgressBar:
 
 
 def format_step(metrics: Mapping[str, float]) -> str:
-    """Format the metrics of a step in one line."""
+    """Format the most important metrics of a step in one line."""
     known = {key: metrics[key] for key in _SHOWN if math.isfinite(metrics.get(key, math.nan))}
     if not known.get("episode/invalid"):  # shown only if there is one
         known.pop("episode/invalid", None)
@@ -102,7 +102,7 @@ def format_step(metrics: Mapping[str, float]) -> str:
 
 
 class Progress:
-    """Progress of all stages, on standard error, so that results can be piped.
+    """Shows the progress of all stages on standard error, so that results on standard output can be piped.
 
     A notebook shows it below the cell, as a bar if ipywidgets is installed.
 
@@ -121,7 +121,16 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:
-        """Show a stage of `total` steps, of which `done` were done before."""
+        """Show a stage within the block.
+
+        Args:
+            name: Name of the stage.
+            total: Number of steps.
+            done: Number of steps that were made before a resume.
+
+        Yields:
+            Progress of the stage, to advance by each step.
+        """
         terminal = self.console.is_terminal and not self.console.is_dumb_terminal and not self.plain_lines
         redrawn = terminal or (self.console.is_jupyter and find_spec("ipywidgets") is not None)
         if self.quiet or not redrawn:
@@ -144,16 +153,19 @@ class Progress:
             yield ProgressBar(name, total, done, bar)
 
     def say(self, text: str) -> None:
-        """Print a line between stages."""
+        """Print a line that remains visible, above the bar of the current stage."""
         self._printed.add(text)
         self.write(lambda: self.console.print(mask_message(text), highlight=False, markup=False, soft_wrap=True))
 
     def is_on_output(self, text: str) -> bool:
-        """Return whether a line between stages was printed where standard output goes, such as to one terminal."""
+        """Return whether `say` printed a line to the same terminal or file as standard output.
+
+        A caller can then skip printing the line again.
+        """
         return text in self._printed and not self.quiet and not self.is_lost and _is_one_file(sys.stdout, sys.stderr)
 
     def write(self, line: Callable[[], None]) -> None:
-        """Call a function that writes; after an output error, call none."""
+        """Call a function that writes to standard error; after an output error, skip all further calls."""
         if self.is_lost:
             return
         try:

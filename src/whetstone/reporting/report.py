@@ -43,24 +43,29 @@ _CURVES = tomllib.loads((files(__package__) / "report_curves.toml").read_text("u
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Episodes of one task, before and after."""
+class TaskEpisodes:
+    """Episodes of one task before and after training, shown side by side in the report."""
 
     task_id: str
+    """Id of the task."""
     before: Trajectory
+    """Episode of the first evaluation."""
     after: Trajectory
+    """Episode of the last evaluation."""
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write `report.html` from the files of the run directory; return its path.
+    """Write `report.html` from the files of a run directory, and return its path.
 
     Raises:
-        RunDirectoryError: It has no finished run.
+        RunDirectoryError: The directory has no finished run.
         SaveError: The report could not be written.
     """
     path = run_dir / "summary.json"
     if not path.is_file():
-        raise RunDirectoryError(f"{run_dir}: no finished run to report on (summary.json is missing)")
+        raise RunDirectoryError(
+            f"{run_dir}: the run is not finished (summary.json is missing); write the report after its end"
+        )
     summary = json.loads(path.read_text(encoding="utf-8"))
     rows = Journal(run_dir).read()
     stages = {_format_label(name, summary): result for name, result in summary["evaluations"].items()}
@@ -111,8 +116,10 @@ def write_report(run_dir: Path) -> Path:
 
 
 def _format_label(stage: str, summary: Mapping[str, Any]) -> str:
-    """Return the label of an evaluation. A policy loaded from a folder was trained before, so it is not called
-    untrained."""
+    """Return the label of an evaluation in the report.
+
+    A policy that was loaded from a folder was trained before, so its first evaluation is not called untrained.
+    """
     if stage == "untrained" and "nothing" not in summary.get("policy", "nothing"):
         return "before"
     return STAGE_NAMES.get(stage, stage)
@@ -242,7 +249,7 @@ def _series(rows: Sequence[Mapping[str, Any]], stage: str, key: str) -> tuple[li
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _pairs(run_dir: Path, evaluations: Sequence[str]) -> tuple[str, list[Pair]]:
+def _pairs(run_dir: Path, evaluations: Sequence[str]) -> tuple[str, list[TaskEpisodes]]:
     """Select tasks with episodes before and after: newly solved ones first, of different kinds if possible."""
     paths = {name: run_dir / "trajectories" / f"evaluation-{name}.jsonl" for name in evaluations}
     stored = [name for name in evaluations if paths[name].is_file()]
@@ -251,9 +258,9 @@ def _pairs(run_dir: Path, evaluations: Sequence[str]) -> tuple[str, list[Pair]]:
     before_name = stored[-2]
     before = {t.task_id: t for t in read_trajectories(paths[before_name])}
     after = {t.task_id: t for t in read_trajectories(paths[stored[-1]])}
-    pairs = [Pair(task, before[task], after[task]) for task in before if task in after]
+    pairs = [TaskEpisodes(task, before[task], after[task]) for task in before if task in after]
     pairs.sort(key=lambda pair: (pair.before.solved, not pair.after.solved))
-    chosen: list[Pair] = []
+    chosen: list[TaskEpisodes] = []
     for fresh in (True, False):
         for pair in pairs:
             shapes = {_shape(other.task_id) for other in chosen}
@@ -268,7 +275,7 @@ def _shape(task_id: str) -> str:
 
 
 def _lines(trajectory: Trajectory) -> list[tuple[str, str, str]]:
-    """Return (role, kind, text) of each bubble of a conversation."""
+    """Convert a trajectory into the bubbles of a conversation: (role, kind, text)."""
     bubbles: list[tuple[str, str, str]] = []
     for message in trajectory.messages:
         bubbles += _bubbles(message)

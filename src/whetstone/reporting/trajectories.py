@@ -15,10 +15,10 @@ from whetstone.trajectory_json import encode_trajectory, read_trajectory
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
-    """Replace the file at `path` atomically by these trajectories.
+    """Write trajectories to a file atomically, replacing an existing file.
 
     Raises:
-        SaveError: It could not be written; the old file is unchanged.
+        SaveError: The file could not be written; an existing file is unchanged.
     """
     write_text(path, "".join(encode_trajectory(t).decode() + "\n" for t in trajectories))
 
@@ -30,15 +30,18 @@ def read_trajectories(
     problem: str = "  not a trajectory",
     may_be_incomplete: bool = False,
 ) -> list[Trajectory]:
-    """Read what `write_trajectories` wrote. Forks share the turns of a parent that precedes them.
+    """Read the trajectories of a file that `write_trajectories` wrote.
+
+    A fork shares its common turns with its parent, if the parent precedes it in the file.
 
     Args:
+        path: File of trajectories as JSON lines.
         error: Class of the error.
         problem: Text of its message between line number and reason.
         may_be_incomplete: Whether an incomplete last line is ignored.
 
     Raises:
-        WhetstoneError: There is no such file, or a line cannot be read; the message names file and line.
+        WhetstoneError: The file does not exist, or a line cannot be read; the message names file and line.
     """
     if not path.is_file():
         raise error(f"{path}: no such trajectory file")
@@ -51,7 +54,7 @@ def read_trajectories(
 
 
 def read_task_outcomes(path: Path) -> dict[str, float]:
-    """Return the fraction of scored episodes that succeeded, by task id.
+    """Read a trajectory file and return the success rate of scored episodes, by task id.
 
     Raises:
         RunDirectoryError: The file does not exist, or a line cannot be read.

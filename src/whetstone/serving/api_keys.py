@@ -31,11 +31,14 @@ _MINUTE = 60.0
 
 @dataclass(slots=True)
 class Key:
-    """API key of a client with its limits and its usage of the last minute."""
+    """API key of a client, with its limits and its usage in the last minute."""
 
     name: str
+    """Name of the client, unique in the file of keys."""
     hash: str
+    """SHA-256 of the key; the key itself is not stored."""
     role: str = "use"
+    """Name in `ROLES`."""
     requests_a_minute: int | None = None
     """Maximum number of requests per minute, including rejected ones."""
     tokens_a_minute: int | None = None
@@ -45,18 +48,21 @@ class Key:
     most_bytes: int | None = None
     """Maximum bytes of a request, if less than the server's limit."""
     request_times: deque[float] = field(default_factory=deque, repr=False)
+    """Times of the requests of the last minute, in seconds of the monotonic clock."""
     token_counts: deque[tuple[float, int]] = field(default_factory=deque, repr=False)
+    """(time, sampled tokens) of the answers of the last minute."""
     num_running: int = 0
+    """Number of answers in progress."""
 
     def has_role(self, role: str) -> bool:
-        """Return whether the key has a role."""
+        """Return whether the key may act in a role of `ROLES`; each role includes those before it."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
     def count_request(self) -> None:
-        """Count a request.
+        """Count a request against `requests_a_minute`, before it is parsed.
 
         Raises:
-            RefusedError: The limit of requests is reached.
+            RefusedError: The limit is reached (status 429).
         """
         now = time.monotonic()
         while self.request_times and self.request_times[0] < now - _MINUTE:
@@ -67,10 +73,10 @@ class Key:
             self.request_times.append(now)
 
     def start_answer(self) -> None:
-        """Count the start of an answer.
+        """Count the start of an answer against `at_once`, and check `tokens_a_minute`.
 
         Raises:
-            RefusedError: The limit of tokens or of concurrent answers is reached.
+            RefusedError: A limit is reached (status 429).
         """
         now = time.monotonic()
         while self.token_counts and self.token_counts[0][0] < now - _MINUTE:
@@ -83,7 +89,11 @@ class Key:
         self.num_running += 1
 
     def end_answer(self, tokens: int) -> None:
-        """Count the end of an answer with its sampled tokens."""
+        """Count the end of an answer.
+
+        Args:
+            tokens: Number of sampled tokens, which counts against `tokens_a_minute`.
+        """
         self.num_running -= 1
         if self.tokens_a_minute is not None and tokens:
             self.token_counts.append((time.monotonic(), tokens))
@@ -94,26 +104,26 @@ def _limit_error(limit: int, unit: str, after: float) -> RefusedError:
 
 
 class Keys:
-    """Collection of API keys; if it is empty, every client may use the server under a loopback name."""
+    """Collection of the API keys of a server. Without keys, any client on this machine may use the server."""
 
     def __init__(self, keys: Mapping[str, Key] | None = None) -> None:
         self._keys = dict(keys or {})
         self._shared_key = Key("", "", "admin")
 
     def __len__(self) -> int:
-        """Return the number of keys."""
+        """Return the number of keys; 0 if clients need none."""
         return len(self._keys)
 
     def __iter__(self) -> Iterator[Key]:
-        """Iterate over the keys; without any, over the key that all clients share."""
+        """Iterate over the keys; if there are none, over the one entry that all clients share."""
         return iter(self._keys.values() or (self._shared_key,))
 
     @classmethod
     def read(cls, path: Path) -> Keys:
-        """Read a file of keys that `whetstone serve --new-key` wrote.
+        """Read the keys that `whetstone serve --new-key` has stored in a file.
 
         Raises:
-            RecipeError: It is not a file of keys.
+            RecipeError: The file is not a file of keys.
         """
         try:
             rows = json.loads(path.read_text("utf-8"))
@@ -126,10 +136,10 @@ class Keys:
         return cls({key.hash: key for key in keys})
 
     def find(self, headers: Mapping[str, str]) -> Key:
-        """Return the key of a request.
+        """Return the key that a request names in `Authorization` or `x-api-key`.
 
         Raises:
-            RefusedError: The request has no valid key.
+            RefusedError: The request has no valid key (status 401).
         """
         if not self._keys:
             return self._shared_key
@@ -152,17 +162,26 @@ def hash_key(key: str) -> str:
 
 
 def create_key(path: Path, name: str, role: str = "use", **limits: int | None) -> str:
-    """Create a key and store its hash; only the return value contains the key itself.
+    """Create an API key and store its hash in a file of keys.
+
+    Args:
+        path: File of keys, which is created if it does not exist.
+        name: Name of the client.
+        role: Name in `ROLES`.
+        limits: Limits of the key by their field names in `Key`; None: no limit.
+
+    Returns:
+        The key, which is stored nowhere else.
 
     Raises:
-        RecipeError: It is not a file of keys, or the name exists.
+        RecipeError: The file is not a file of keys, or it has a key of this name.
     """
     rows: list[dict[str, Any]] = []
     if path.exists():
         Keys.read(path)
         rows = json.loads(path.read_text("utf-8"))
     if any(row["name"] == name for row in rows):
-        raise RecipeError(f'{path}: has a key "{name}" already')
+        raise RecipeError(f'{path}: has a key named "{name}" already; choose another name')
     key = f"wh-{secrets.token_urlsafe(32)}"
     rows.append({"name": name, "hash": hash_key(key), "role": role, **{k: v for k, v in limits.items() if v}})
     write_text(path, json.dumps(rows, indent=1) + "\n")

@@ -40,8 +40,8 @@ from whetstone.network.host_header import find_other_site
 from whetstone.network.http_layer import KEY_NAME, Family, Service, http_application, make_family
 from whetstone.optional_dependencies import install_command
 from whetstone.serving.api_keys import Key, Keys
-from whetstone.serving.conversation_matching import Episode
-from whetstone.serving.episodes import Episodes, check_name, parse_episode_seed
+from whetstone.serving.conversation_matching import ServerEpisode
+from whetstone.serving.episodes import EpisodeRegistry, check_name, parse_episode_seed
 from whetstone.serving.generate import CompletionService
 from whetstone.serving.route_descriptions import ERROR, SECURITY, describe_operations
 from whetstone.serving.streaming import EventStream, run_until_disconnect
@@ -68,7 +68,7 @@ _ENGINE_METRICS = {
 
 
 class Server:
-    """State that all routes share.
+    """State that all routes of the server share: the completion service, the open episodes and the API keys.
 
     Args:
         name: Name of the model in requests; every other name is rejected.
@@ -79,7 +79,7 @@ class Server:
     def __init__(
         self,
         completions: CompletionService,
-        episodes: Episodes,
+        episodes: EpisodeRegistry,
         *,
         name: str,
         keys: Keys | None = None,
@@ -89,17 +89,17 @@ class Server:
         self.completions, self.episodes, self.name = completions, episodes, name
         self.keys, self.max_bytes, self.body_seconds = keys if keys is not None else Keys(), max_bytes, body_seconds
         self.responses = StoredResponses()
-        self.hold: Callable[[Episode, int, CompletionResponse], Awaitable[CompletionResponse]] | None = None
+        self.hold: Callable[[ServerEpisode, int, CompletionResponse], Awaitable[CompletionResponse]] | None = None
         """Callback that lets people review an answer before it is sent: (episode, number of the answer, answer) →
         answer to send."""
         self._probe: asyncio.Future[str] | None = None
         self._probed = 0.0
 
     def authenticate_request(self, request: Any) -> Key:
-        """Return the key of a request and count the request.
+        """Find the API key of a request, and count the request against the limit of the key.
 
         Raises:
-            RefusedError: The request has no valid key, or its limit is reached.
+            RefusedError: The request has no valid key, or the limit of its key is reached.
         """
         if not len(self.keys) and (reason := find_other_site(request.scope["headers"])):
             raise RefusedError(
@@ -119,7 +119,7 @@ class Server:
         is_prompt: bool = False,
         max_bytes: int | None = None,
     ) -> _T:
-        """Read the object of a request and parse it; in a thread if it is long.
+        """Read the JSON object in the body of a request and parse it, in a thread if the body is long.
 
         Args:
             request: Request of Starlette.
@@ -140,7 +140,7 @@ class Server:
         return await run_by_size(len(written), lambda: parse(read_body(written)))
 
     async def read_object(self, request: Any, key: Key, *, max_bytes: int | None = None) -> Mapping[str, Any]:
-        """Return the JSON object of a request.
+        """Return the JSON object in the body of a request.
 
         Args:
             request: Request of Starlette.
@@ -154,19 +154,19 @@ class Server:
 
     @cached_property
     def longest_token(self) -> int:
-        """Return the number of characters of the longest token."""
+        """Return the number of characters of the longest token of the vocabulary."""
         return max(map(len, self.completions.chat.tokenizer.get_vocab()))
 
     @property
     def max_characters(self) -> int:
-        """Return the maximum length of a text that can fit the context."""
+        """Return the largest number of characters that the context can hold, if each token were the longest one."""
         return self.completions.context_length * self.longest_token
 
     def check_length(self, completion: CompletionRequest) -> CompletionRequest:
-        """Return the request if its text can fit the context, whatever its tokens are.
+        """Return a request whose text can fit the context; a longer text is refused without tokenizing it.
 
         Raises:
-            RefusedError: It cannot; it is not tokenized.
+            RefusedError: The text has more than `max_characters`.
         """
         context_length = self.completions.context_length
         is_ids = isinstance(completion.prompt, tuple)
@@ -181,9 +181,10 @@ class Server:
         return completion
 
     async def find_obstacle(self) -> str:
-        """Return why the engine cannot sample now; empty if it can.
+        """Check readiness by sampling one token; requests within the same second share the result.
 
-        One token is sampled. Requests of the same second share the result.
+        Returns:
+            Reason why the engine cannot sample; empty if it can.
         """
         now = time.monotonic()
         if self._probe is None or (self._probe.done() and now - self._probed > _PROBE_SECONDS):
@@ -205,7 +206,7 @@ class Server:
         return ""
 
     def families(self) -> Iterator[Family]:
-        """Return metrics of the engine and of episodes."""
+        """Yield the Prometheus metrics of the engine and of episodes, for `GET /metrics`."""
         engine = self.completions.engine
         for name, description in _ENGINE_METRICS.items():
             value = getattr(engine.statistics, name)
@@ -215,8 +216,8 @@ class Server:
         running = sum(key.num_running for key in self.keys)
         yield make_family("answers_in_flight", "gauge", "Answers that are sampled.", running)
 
-    def find_episode(self, request: Any, key: Key, completion: CompletionRequest) -> Episode:
-        """Return the episode of a request."""
+    def find_episode(self, request: Any, key: Key, completion: CompletionRequest) -> ServerEpisode:
+        """Find or open the episode of a request, from its headers, its path, or the prefix of its conversation."""
         name = request.path_params.get("episode") or request.headers.get(EPISODE, "")
         task = request.headers.get(TASK, "")
         check_name(EPISODE, name, of_episode=True)
@@ -224,10 +225,10 @@ class Server:
         return self.episodes.find_or_open(key, completion, name=name, task=check_name(TASK, task), seed=seed)
 
     def check_model(self, body: Mapping[str, Any]) -> str:
-        """Return the name of the requested model.
+        """Check that a request names the served model, and return the name.
 
         Raises:
-            RefusedError: The server has another model.
+            RefusedError: The request names another model (status 404).
         """
         name = body.get("model")
         if name != self.name:
@@ -244,11 +245,22 @@ class Server:
         self,
         key: Key,
         completion: CompletionRequest,
-        episode: Episode,
+        episode: ServerEpisode,
         show: tuple[Callable[[str], None] | None, ...] = (),
         on_prompt_tokens: Callable[[int], None] | None = None,
     ) -> list[CompletionResponse]:
-        """Return the answers to a request, with limits applied, and record them."""
+        """Sample and record the answers to a request, counting them against the limits of the key.
+
+        Args:
+            key: Key of the request.
+            completion: The parsed request.
+            episode: Episode in which the answers are recorded.
+            show: Callback for streamed text per answer; None: the answer is not streamed.
+            on_prompt_tokens: Receives the number of prompt tokens before sampling.
+
+        Raises:
+            RefusedError: A limit is reached, or the request is invalid.
+        """
         # a client that disconnects is charged the maximum length
         context_length = self.completions.context_length
         num_tokens = completion.count * min(completion.max_tokens or context_length, context_length)
@@ -370,7 +382,7 @@ def build_serving_app(
     async def reward(request: Request) -> JSONResponse:
         key = server.authenticate_request(request)
         body = await server.read_object(request, key)
-        return JSONResponse(_episode_to_json(server.episodes.reward(key, request.path_params["id"], body)))
+        return JSONResponse(_episode_to_json(server.episodes.set_reward(key, request.path_params["id"], body)))
 
     async def delete(request: Request) -> JSONResponse:
         server.episodes.delete(server.authenticate_request(request), request.path_params["id"])
@@ -430,8 +442,8 @@ def build_serving_app(
     return http_application([*routes, *extra_routes], service, errors=[RefusedError], lifespan=lifetime)
 
 
-def _episode_to_json(episode: Episode) -> dict[str, Any]:
-    """Return an episode as a JSON object of the API."""
+def _episode_to_json(episode: ServerEpisode) -> dict[str, Any]:
+    """Convert an episode into the JSON object of `GET /v1/episodes/{id}`."""
     summary = {"id": episode.id, "object": "episode", "task": episode.task, "turns": len(episode.answers)}
     tokens = sum(len(answer.action) for answer in episode.answers)
     return {**summary, "tokens": tokens, "reward": episode.reward, "closed": episode.closed}

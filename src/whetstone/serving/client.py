@@ -31,7 +31,7 @@ _EPISODE_URL = re.compile(r"(?P<root>.*)/episodes/(?P<id>[^/]+)/v1")
 
 
 class ServedEpisode:
-    """An episode on a server of `whetstone serve` or `live`, for `with` or `async with`.
+    """Episode on a server of `whetstone serve` or `live`, used as `with` or `async with`; created by `episode`.
 
     If `base_url` is that of one episode, as agents receive it in training, it is that episode.
 
@@ -67,16 +67,20 @@ class ServedEpisode:
 
     @property
     def anthropic_base_url(self) -> str:
-        """Return the URL for an Anthropic client, which adds `/v1` itself."""
+        """Return the base URL for an Anthropic client, without `/v1`, which that client appends."""
         return self.base_url.removesuffix("/v1")
 
     def reward(self, value: float, *, turn: int | None = None) -> None:
         """Set the reward of the episode or of one of its answers, counted from 0.
 
-        It is sent when the episode ends; the last value counts.
+        The reward is sent when the episode ends. If it is set several times, the last value counts.
+
+        Args:
+            value: A finite number.
+            turn: Index of the answer, from 0; None: the reward is that of the whole episode.
 
         Raises:
-            ValueError: It is not a finite number.
+            ValueError: The value is not a finite number.
         """
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"reward: a finite number, got {value!r}; write float(solved) for a boolean")
@@ -110,7 +114,7 @@ class ServedEpisode:
                 _post(client.post, f"{self.base_url}/reward", body)
 
     async def __aenter__(self) -> ServedEpisode:
-        """See `__enter__`."""
+        """Open the episode without blocking the event loop; see `__enter__`."""
         if self._url_match is None:
             async with self._client(httpx2.AsyncClient) as client:
                 self._set_opened(await _post_async(client.post, f"{self.base_url}/episodes", self._opening_body()))
@@ -119,7 +123,7 @@ class ServedEpisode:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """See `__exit__`."""
+        """End the episode and send its rewards without blocking the event loop; see `__exit__`."""
         body = self._final_body()
         if body:
             async with self._client(httpx2.AsyncClient) as client:
@@ -143,7 +147,7 @@ class ServedEpisode:
         self.base_url = f"{self.base_url.removesuffix('/v1')}/episodes/{self.id}/v1"
 
     def _final_body(self) -> dict[str, Any]:
-        """Return the request body that ends the episode; empty if the run of the agent ends it."""
+        """Return the request body with the rewards; empty if the training run of the agent ends the episode itself."""
         body: dict[str, Any] = {}
         if self._reward is not None:
             body["reward"] = self._reward

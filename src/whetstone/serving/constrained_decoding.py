@@ -20,7 +20,7 @@ from whetstone.optional_dependencies import install_command
 
 
 class GrammarConstraint:
-    """The constraint of one answer; see `Constraint`.
+    """Restricts the sampled tokens of one answer to a grammar; a `Constraint` of the engine.
 
     Args:
         stop_ids: Tokens that end the answer when the grammar is complete.
@@ -41,7 +41,10 @@ class GrammarConstraint:
         """[T] whether only one token was allowed at each place so far."""
 
     def allowed(self, drawn: Sequence[int]) -> np.ndarray:
-        """See `Constraint.allowed`. If the grammar leaves no token, the answer ends."""
+        """Return the [V] mask of allowed next tokens; see `Constraint.allowed`.
+
+        If the grammar allows no token, only the tokens that end the answer are allowed.
+        """
         self._matcher.consume_tokens(list(drawn[self._read :]))
         self._read = len(drawn)
         mask = np.frombuffer(self._matcher.compute_logit_bias(), dtype=np.uint8) > 0
@@ -56,14 +59,14 @@ class GrammarConstraint:
         return mask
 
     def _without(self, mask: np.ndarray, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the mask without these tokens, unless no other is left."""
+        """Return the mask without the given tokens; unchanged if no other token is allowed."""
         fewer = mask.copy()
         fewer[[token for token in tokens if token < len(mask)]] = False
         return fewer if fewer.any() else mask
 
 
 class ExcludedTexts:
-    """Finds tokens that complete one of several texts.
+    """Finds the next tokens that would complete one of several forbidden texts, such as markers of tool calls.
 
     Args:
         pieces: [V] the bytes of each token.
@@ -84,7 +87,7 @@ class ExcludedTexts:
         self._longest = max(map(len, self._texts), default=1)
 
     def completing_tokens(self, sampled: Sequence[int]) -> np.ndarray:
-        """Return the tokens that would complete a text after the sampled tokens."""
+        """Return the ids of tokens that would complete one of the texts if sampled next."""
         new = b"".join(self._pieces[token] for token in sampled[self._read :])
         self._tail, self._read = (self._tail + new)[-self._longest :], len(sampled)
         rests = {
@@ -95,7 +98,7 @@ class ExcludedTexts:
         return tokens[~np.isin(tokens, self._exempt)]
 
     def _tokens(self, rest: bytes, is_whole: bool) -> np.ndarray:
-        """Return the tokens that start with the rest of a text, or contain a whole one."""
+        """Return the ids of tokens that start with the rest of a text, or contain a whole text."""
         if rest not in self._known:
             fits = bytes.__contains__ if is_whole else bytes.startswith
             tokens = [token for token, piece in enumerate(self._pieces) if fits(piece, rest)]
@@ -104,7 +107,7 @@ class ExcludedTexts:
 
 
 class Schemas:
-    """Builds constraints for a tokenizer.
+    """Builds grammar constraints for the tokenizer of a server; created by `CompletionService`.
 
     Args:
         stop_ids: Tokens that end an answer.
@@ -117,7 +120,7 @@ class Schemas:
         self._completions: dict[bytes, np.ndarray] = {}
 
     def build_constraint(self, schema: Mapping[str, Any]) -> GrammarConstraint:
-        """Return the constraint of an answer that is JSON of a schema. It can take a second.
+        """Compile a JSON schema into the constraint of an answer. This can take a second.
 
         Raises:
             RefusedError: llguidance is not installed, or does not support the schema.
@@ -130,7 +133,7 @@ class Schemas:
         return GrammarConstraint(self._matcher(grammar, param), self._stops)
 
     def call_constraint(self, grammar: CallGrammar) -> GrammarConstraint:
-        """Return the constraint of an answer that calls tools.
+        """Compile a grammar of tool calls into the constraint of an answer.
 
         Raises:
             RefusedError: llguidance is not installed, or does not support the schema of a tool.

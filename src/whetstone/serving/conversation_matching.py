@@ -24,59 +24,68 @@ from whetstone.trajectory import Author, EndReason, Provenance, Score, Task, Tok
 
 @dataclass(slots=True, eq=False)
 class RecordedAnswer:
-    """A recorded answer of the model, and its position in the conversation."""
+    """One answer of the model with its tokens, linked to the answer that it continues from."""
 
     before: RecordedAnswer | None
-    """The answer that it continues from; None at the start of a segment."""
+    """The previous answer whose tokens this answer continues from; None at the start of a segment."""
     new_messages: tuple[Message, ...]
-    """Messages between that answer and this one."""
+    """Messages between `before` and this answer."""
     context: Context
+    """All tokens that the model read before this answer."""
     action: Tokens
+    """Sampled tokens of the answer."""
     message: Message
-    """The action as a message, including thinking."""
+    """The sampled tokens as a message, including thinking."""
     digest: str = ""
     """Digest of the conversation up to and including this answer, as the client knows it."""
     text: str | None = None
     """Text of all tokens up to this answer for a text completion; None in a conversation."""
     num_continued: int = 0
-    """Number of requests that continued from it."""
+    """Number of requests that continued from this answer."""
     prefix_digest: str = ""
     """Digest of the conversation before this answer."""
     by: str = ""
-    """Name of the person who wrote it instead of the policy; empty for the policy."""
+    """Name of the person who wrote this answer instead of the policy; empty for the policy."""
     at: float = 0.0
     """Time of the person's message in seconds since 1970; 0 for the policy."""
     replaced: RecordedAnswer | None = None
-    """The person's message that replaces it."""
+    """The person's message that replaces this answer; None if it was not replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Resume point: the position in an episode from which the next answer is sampled."""
+    """Position in an episode from which the next answer is sampled."""
 
     before: RecordedAnswer | None
+    """Answer whose tokens are the start of the context; None: a new segment starts."""
     new_messages: tuple[Message, ...]
+    """Messages of the request after `before`."""
     context: Context
+    """Tokens that the model reads before the answer."""
     digest: str
+    """Digest of the conversation of the request."""
 
 
 @dataclass(slots=True, eq=False)
-class Episode:
-    """Messages and answers of one client, or of one run of its agent."""
+class ServerEpisode:
+    """One episode on the server: the requests and answers of one client, or of one run of its agent."""
 
     id: str
+    """Id of the episode; two API keys can use the same id."""
     task: str = ""
+    """Name of the task, which groups episodes."""
     owner: str = ""
-    """Name of the key that opened it."""
+    """Name of the API key that opened the episode."""
     problem: Task | None = None
-    """Its task, if the client sent more than a name."""
+    """Task of the episode, if the client sent more than a name."""
     answers: list[RecordedAnswer] = field(default_factory=list)
     """Answers in the order of their requests."""
     last_request: float = 0.0
-    """Time of the last request."""
+    """Time of the last request, in seconds of the monotonic clock."""
     seed: int | None = None
     """Seed of sampling, as for an episode of the native loop; None: each request has its own seed."""
     reward: float | None = None
+    """Outcome reward; None until the client sets one."""
     turn_rewards: dict[int, float] = field(default_factory=dict)
     """Rewards by number of the answer."""
     judged: set[int] = field(default_factory=set)
@@ -88,17 +97,25 @@ class Episode:
     unreviewed: set[int] = field(default_factory=set)
     """Numbers of answers that no person reviewed in that time."""
     closed: bool = False
+    """Whether the episode has ended."""
 
     @property
     def record_id(self) -> str:
-        """Return the name in records: the id, after the quoted name of its key if there is one.
+        """Return the id for records, which is unique over all API keys.
 
-        Two keys can use one id.
+        It is the id of the episode, after the quoted name of its key if there is one, since two keys can use the same
+        id.
         """
         return f"{quote(self.owner, safe='')}:{self.id}" if self.owner else self.id
 
     def find_resume_point(self, chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ResumePoint:
-        """Return the position from which an answer to these messages is sampled."""
+        """Find the recorded answer that the messages continue from, and build the context of the next answer.
+
+        Args:
+            chat: Tokenizer and chat template.
+            messages: The whole conversation of the request.
+            tools: Tools of the request.
+        """
         digests = list(_digests(messages, tools))
         before, known = self._find_answer(digests, messages)
         new_messages = tuple(messages[known:])
@@ -108,9 +125,10 @@ class Episode:
         return ResumePoint(before, new_messages, continue_after(before, new_messages, chat), digests[-1])
 
     def find_prompt_resume_point(self, chat: Chat, prompt: str | tuple[int, ...]) -> ResumePoint:
-        """Return the position for a text completion.
+        """Find the recorded text that a prompt of a text completion continues from.
 
-        It is after the tokens sampled before if the prompt starts with them.
+        If the prompt starts with a recorded text, the context consists of the recorded tokens and the rest of the
+        prompt; otherwise the whole prompt is tokenized.
         """
         before = self.find_prompt_prefix(prompt)
         if before is None:
@@ -127,7 +145,7 @@ class Episode:
         return ResumePoint(before, (user(text),), context, hashlib.sha256(_to_bytes(prompt)).hexdigest())
 
     def find_prompt_prefix(self, prompt: str | tuple[int, ...]) -> RecordedAnswer | None:
-        """Return the longest recorded text that is a prefix of the prompt, word for word."""
+        """Return the recorded answer whose text up to its end is the longest exact prefix of the prompt."""
         best, length = None, -1
         for answer in self.answers:
             if answer.text is None:
@@ -142,11 +160,13 @@ class Episode:
     def add(
         self, place: ResumePoint, action: Tokens, message: Message, sent: Message, text: str | None = None
     ) -> RecordedAnswer:
-        """Record an answer.
+        """Record a sampled answer at the end of the episode.
 
         Args:
+            place: Position from which the answer was sampled.
+            action: Sampled tokens.
             message: The answer with its thinking.
-            told: The answer as the client receives it and will send it again.
+            sent: The answer as the client receives it, and will send it again in its next request.
             text: See `RecordedAnswer.text`.
         """
         digest = _extend_digest(place.digest, sent)
@@ -157,9 +177,9 @@ class Episode:
         return answer
 
     def take_over(self, number: int, action: Tokens, message: Message, *, by: str, at: float) -> RecordedAnswer:
-        """Replace an answer that was not continued yet by a person's message.
+        """Replace an answer, from which no request has continued yet, by a person's message.
 
-        The policy's answer is stored, too.
+        The replaced answer of the policy remains stored.
 
         Args:
             number: Number of the answer.
@@ -175,9 +195,9 @@ class Episode:
         return answer
 
     def sampled_spans(self, place: ResumePoint) -> tuple[tuple[int, int], ...]:
-        """Return the ranges [start, end) of sampled tokens in the context.
+        """Return the ranges [start, end) of tokens in the context that the policy sampled earlier.
 
-        Empty if the template rewrote the history.
+        The result is empty if the chat template rewrote the history, so that its tokens were encoded again.
         """
         if place.context.opens_segment:
             return ()
@@ -193,8 +213,8 @@ class Episode:
             new, answer = answer.context.new, answer.before
         return tuple(reversed(spans))
 
-    def trajectory(self) -> Trajectory:
-        """Return the trajectory, with each sampled token once.
+    def build_trajectory(self) -> Trajectory:
+        """Build the trajectory of the episode, which contains each sampled token once.
 
         An answer that continues from the previous one follows it; any other starts a segment with its whole context.
         Answers that a person replaced are excluded (`replaced_trajectories`).
@@ -249,7 +269,7 @@ class Episode:
         return tuple(trajectories)
 
     def _find_answer(self, digests: Sequence[str], messages: Sequence[Message]) -> tuple[RecordedAnswer | None, int]:
-        """Return the last answer whose conversation is a prefix of the messages, and the length of that prefix."""
+        """Return (last answer whose conversation is a prefix of the messages, number of messages in that prefix)."""
         by_digest: dict[str, RecordedAnswer] = {}
         for answer in self.answers:
             other = by_digest.get(answer.digest)
@@ -262,16 +282,21 @@ class Episode:
 
 
 def continue_after(answer: RecordedAnswer, messages: Sequence[Message], chat: Chat) -> Context:
-    """Return the context of the answer to these messages.
+    """Build the context that continues from the tokens of an answer with new messages.
 
-    Calls that the client was not sent are text.
+    Malformed tool calls, which the client received as text, remain text.
+
+    Args:
+        answer: The answer whose tokens are continued.
+        messages: Messages after the answer.
+        chat: Tokenizer and chat template.
     """
     max_calls = len(answer.message.tool_calls) or (None if answer.context.tools else 0)
     return chat.extend(answer.context, answer.action.ids, messages, max_calls=max_calls)
 
 
 def list_messages_before(answer: RecordedAnswer) -> tuple[Message, ...]:
-    """Return all messages before an answer."""
+    """Return all messages of the conversation before an answer, including earlier answers."""
     messages: list[Message] = [*answer.new_messages]
     before = answer.before
     while before is not None:
@@ -281,17 +306,18 @@ def list_messages_before(answer: RecordedAnswer) -> tuple[Message, ...]:
 
 
 def count_previous_answers(before: RecordedAnswer | None, new_messages: Sequence[Message]) -> int:
-    """Return the number of answers before the one that follows these messages."""
+    """Count the answers in a conversation before the answer that follows the new messages."""
     if before is None:  # answers of other models or of a rewritten history count, too
         return sum(message.role == "assistant" for message in new_messages)
     return 1 + count_previous_answers(before.before, before.new_messages)
 
 
 def single_turn(answer: RecordedAnswer, following: tuple[Message, ...] = ()) -> Turn:
-    """Return an answer as a single turn with its whole context.
+    """Convert an answer into a turn with its whole context, independent of other turns.
 
     Args:
-        following: Messages after it.
+        answer: The recorded answer.
+        following: Messages after the answer, which become the observation of the turn.
     """
     context = Tokens.from_ids(answer.context.tokens, Author.ENVIRONMENT)
     return Turn(
@@ -313,7 +339,7 @@ def build_trajectory(
 
 
 def conversation_digest(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str | None:
-    """Return the digest of a conversation up to its last answer; None if it has none."""
+    """Return the digest of a conversation up to its last assistant message; None without such a message."""
     digests = list(_digests(messages, tools))
     answered = (n for n in range(len(messages), 0, -1) if messages[n - 1].role == "assistant")
     return next((digests[count] for count in answered), None)

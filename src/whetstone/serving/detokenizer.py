@@ -18,7 +18,7 @@ _THOUGHT_MARKERS = ("<think>", "</think>")
 
 
 class StreamedText:
-    """Streamed text of an answer.
+    """Converts the sampled tokens of one answer into streamed text; the engine calls `on_tokens`.
 
     Args:
         show: Callback for text; None: not streamed. The answer may still end after the first call.
@@ -54,18 +54,18 @@ class StreamedText:
 
     @property
     def sent_text(self) -> str:
-        """Return the text that was sent."""
+        """Return the text that was sent to the client so far."""
         return self._text[: self._num_sent]
 
     def on_tokens(self, tokens: Sequence[int]) -> bool:
-        """See `OnTokens`."""
+        """Send the text that is complete so far; return whether sampling should stop. See `OnTokens`."""
         if self._show is not None:
             self._decode(tokens)
             self._send(self._show)
         return self.is_complete(tokens)
 
     def is_complete(self, tokens: Sequence[int]) -> bool:
-        """Return whether the answer is complete, whatever the model would sample next."""
+        """Return whether the only permitted tool call is complete, so that sampling can stop."""
         if (
             self._request.one_call
             and self._request.tools
@@ -103,7 +103,7 @@ class StreamedText:
             show(safe)
 
     def _hold_back(self, new: str) -> str:
-        """Return the text up to the start of a possible marker."""
+        """Return the part of new text before the start of a possible marker or stop string."""
         for count in range(min(len(new), self._longest), 0, -1):
             if new[-count:] in self._marker_prefixes:
                 return new[:-count]

@@ -25,7 +25,7 @@ from whetstone.inference.protocol import Constraint, EngineCapabilities
 from whetstone.network.http_layer import ACCESS_LOG
 from whetstone.seeding import derive_seed
 from whetstone.serving.constrained_decoding import GrammarConstraint, Schemas
-from whetstone.serving.conversation_matching import Episode, ResumePoint, count_previous_answers
+from whetstone.serving.conversation_matching import ResumePoint, ServerEpisode, count_previous_answers
 from whetstone.serving.detokenizer import Show, StreamedText
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Author, Tokens
@@ -38,7 +38,7 @@ OnPromptTokens = Callable[[int], None]
 
 
 class CompletionService:
-    """Samples answers for clients.
+    """Samples and records the answers to requests of clients, with any engine.
 
     Args:
         context_length: Maximum number of tokens in the context.
@@ -54,13 +54,15 @@ class CompletionService:
     async def sample_answers(
         self,
         request: CompletionRequest,
-        episode: Episode,
+        episode: ServerEpisode,
         show: Sequence[Show | None] = (),
         on_prompt_tokens: OnPromptTokens | None = None,
     ) -> list[CompletionResponse]:
-        """Sample and record the requested number of answers.
+        """Sample the requested number of answers and record them in the episode.
 
         Args:
+            request: The parsed request.
+            episode: Episode of the request.
             show: Callback per answer for streaming.
             on_prompt_tokens: Receives the number of prompt tokens.
 
@@ -80,9 +82,9 @@ class CompletionService:
 
     @cached_property
     def _call_prefix(self) -> str | None:
-        """Return the common prefix of all calls up to the tool's name.
+        """Return the text with which every tool call of the format starts, up to the name of the tool.
 
-        None if a call starts with the name itself.
+        The result is None if a call starts with the name itself, so that it has no marker.
         """
         tool = ToolSpec("some_tool", "", {"type": "object", "properties": {}})
         try:
@@ -91,25 +93,28 @@ class CompletionService:
         except RefusedError:
             return ""
 
-    def _own_seed(self, episode: Episode) -> int:
-        """Return the seed of a request without one: that of this turn in the native loop if the episode has a seed."""
+    def _own_seed(self, episode: ServerEpisode) -> int:
+        """Return the sampling seed of a request without `seed`.
+
+        If the episode has a seed, the result is the seed that the native rollout uses for this turn.
+        """
         if episode.seed is not None:
             return derive_seed(episode.seed, "turn", len(episode.answers))
         self._num_requests += 1
         return derive_seed(self._seed, "request", self._num_requests)
 
     def count_tokens(self, request: CompletionRequest) -> int:
-        """Return the number of tokens of these messages as a new conversation.
+        """Count the prompt tokens of a request as a new conversation, for `count_tokens` of the Anthropic API.
 
         Raises:
-            RefusedError: The chat template rejects them.
+            RefusedError: The chat template rejects the messages.
         """
         try:
             return len(self.chat.open(request.messages, request.tools).ids)
         except PolicyError as error:
             raise RefusedError(str(error), param="messages") from None
 
-    def _find_resume_point(self, request: CompletionRequest, episode: Episode) -> ResumePoint:
+    def _find_resume_point(self, request: CompletionRequest, episode: ServerEpisode) -> ResumePoint:
         _check_request(request, self.engine.capabilities, len(self.chat.tokenizer))
         try:
             if request.prompt is None:
@@ -136,9 +141,9 @@ class CompletionService:
         return place
 
     async def _answer(
-        self, request: CompletionRequest, episode: Episode, place: ResumePoint, seed: int, show: Show | None
+        self, request: CompletionRequest, episode: ServerEpisode, place: ResumePoint, seed: int, show: Show | None
     ) -> tuple[Generation, list[bool], str]:
-        """Return (sampled tokens, whether each token was forced, streamed text)."""
+        """Sample one answer; return (sampled tokens, whether each token was forced, streamed text)."""
         free = self.context_length - len(place.context.ids)
         max_tokens = free if request.max_tokens is None else min(free, request.max_tokens)
         constraint = await self._constraint(request)
@@ -164,7 +169,7 @@ class CompletionService:
     def _record_answer(
         self,
         request: CompletionRequest,
-        episode: Episode,
+        episode: ServerEpisode,
         place: ResumePoint,
         generation: Generation,
         forced: Sequence[bool],
@@ -200,7 +205,7 @@ class CompletionService:
         )
 
     def _text(self, tokens: Sequence[int]) -> str:
-        """Return the text of an answer without its stop token."""
+        """Decode the tokens of an answer without the stop token at their end."""
         ended = bool(tokens) and tokens[-1] in self.chat.stop_ids
         return str(self.chat.tokenizer.decode(tokens[:-1] if ended else tokens, skip_special_tokens=False))
 
@@ -222,7 +227,7 @@ class CompletionService:
             raise RefusedError(str(error)) from None
 
     async def _constraint(self, request: CompletionRequest) -> GrammarConstraint | None:
-        """Return the constraint of the answer: a schema, or a call of a tool."""
+        """Return the constraint that the request asks for: a JSON schema, or a required tool call; None without one."""
         if request.schema is not None:
             return await asyncio.to_thread(self._schemas.build_constraint, request.schema)
         if request.must_call is None:
@@ -296,14 +301,14 @@ def _check_request(request: CompletionRequest, capabilities: EngineCapabilities,
 
 
 def _restricting_field(request: CompletionRequest) -> str:
-    """Return the field that restricts sampling to a grammar; empty if none does."""
+    """Return the name of the request field that restricts sampling to a grammar; empty if there is none."""
     if request.schema is not None:
         return "response_format"
     return "tool_choice" if request.must_call is not None else ""
 
 
 def _common_call_prefix(chat: Chat, tools: Sequence[ToolSpec]) -> str:
-    """Return the common prefix of all calls of these tools."""
+    """Return the longest text with which the calls of all tools start in the format of the model."""
     texts = []
     for tool in tools:
         for value in ('{"a": 1}', '{"b": [2]}'):
@@ -340,7 +345,7 @@ def _is_in_thought(chat: Chat, place: ResumePoint) -> bool:
 
 
 def _cut_at_stop(message: Message, stops: Sequence[str]) -> tuple[Message, str]:
-    """Return (the message up to the stop string, that stop string)."""
+    """Cut a message before the first stop string; return (message, stop string or an empty string)."""
     text = message.text
     ends = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     if not ends:

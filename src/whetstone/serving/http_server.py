@@ -1,4 +1,4 @@
-"""The server of an ASGI application, with limits for each connection."""
+"""HTTP server (uvicorn) of an ASGI application, with time limits for each connection."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from whetstone.network.idle_timeouts import SECONDS_TO_ASK, SECONDS_TO_READ, bou
 
 
 def build_server(app: Any, *, seconds_to_ask: float = SECONDS_TO_ASK, seconds_to_read: float = SECONDS_TO_READ) -> Any:
-    """Return the uvicorn server of an application.
+    """Build the uvicorn server of an ASGI application.
 
     Raises:
-        RecipeError: It is not installed.
+        RecipeError: uvicorn is not installed.
     """
     protocol = bounded_http_protocol(seconds_to_ask=seconds_to_ask, seconds_to_read=seconds_to_read)
     uvicorn = importlib.import_module("uvicorn")

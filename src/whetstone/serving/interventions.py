@@ -20,23 +20,26 @@ from whetstone.chat import Chat, Message
 from whetstone.chat.api.requests import RefusedError
 from whetstone.data.demonstrations import messages_equal
 from whetstone.errors import PolicyError
-from whetstone.serving.conversation_matching import Episode, RecordedAnswer, count_previous_answers
+from whetstone.serving.conversation_matching import RecordedAnswer, ServerEpisode, count_previous_answers
 from whetstone.trajectory import Author, Tokens
 
 
 def take_over(
-    episode: Episode, number: int, message: Message, *, chat: Chat, context_length: int, by: str
+    episode: ServerEpisode, number: int, message: Message, *, chat: Chat, context_length: int, by: str
 ) -> RecordedAnswer:
     """Replace an answer of the policy by a person's message.
 
     Args:
-        number: Number of the answer, from 0.
+        episode: Episode of the answer.
+        number: Index of the answer, from 0.
         message: Message of the assistant with text, tool calls, or both.
-        context_length: In tokens.
+        chat: Tokenizer and chat template, in which the message must be expressible.
+        context_length: Maximum number of tokens of the context with the message.
         by: Name of the person.
 
     Raises:
-        RefusedError: The answer does not exist, was continued or replaced already, or the message is not expressible.
+        RefusedError: The answer does not exist, was continued or replaced already, or the chat template would parse
+            the message differently.
     """
     if not 0 <= number < len(episode.answers):
         range_text = f"the episode has {len(episode.answers)} answers, from 0"
@@ -77,7 +80,7 @@ def message_from(body: Mapping[str, Any]) -> Message:
     The body is `{"content": …, "tool_calls": […]}`.
 
     Raises:
-        RefusedError: It is not a message of an assistant.
+        RefusedError: The body is not a message of the assistant with text or tool calls.
     """
     try:
         message = Message.from_openai({"role": "assistant", **body})

@@ -18,7 +18,7 @@ from whetstone.trajectory import EndReason, RemovalScope, Task, Trajectory
 
 
 class RewardScorer:
-    """Scores trajectories without a score and passes all of them on.
+    """Scores the trajectories of ended episodes that have no reward (`whetstone serve --judge`).
 
     Args:
         on_scored: Receives each trajectory when it is scored.
@@ -38,7 +38,7 @@ class RewardScorer:
         self._running: set[asyncio.Task[None]] = set()
 
     def __call__(self, trajectory: Trajectory, task: Task) -> None:
-        """Score a trajectory in the background and pass it on."""
+        """Score a trajectory in a background task, and pass it to `on_scored`; an existing score is kept."""
         if trajectory.score is not None:
             self._on_scored(trajectory)
             return
@@ -47,7 +47,7 @@ class RewardScorer:
         scoring.add_done_callback(self._running.discard)
 
     async def wait_idle(self) -> None:
-        """Wait until all trajectories are scored and passed on."""
+        """Wait until all background tasks have scored their trajectories."""
         while self._running:
             await asyncio.gather(*self._running)
 

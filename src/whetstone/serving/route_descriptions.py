@@ -153,7 +153,11 @@ LIVE = {
 
 
 def describe_operations(model: str) -> dict[str, Operation]:
-    """Return the description of each route of a server of this model."""
+    """Build the OpenAPI descriptions of the routes of a server, by method and path.
+
+    Args:
+        model: Name of the served model.
+    """
     operations = {**_OWN, **PEOPLE, **LIVE}
     for path, wire in ROUTES.items():
         body = _with_model(wire.request, model)

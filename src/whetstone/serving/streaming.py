@@ -23,7 +23,7 @@ Answering = Callable[[Shows, Callable[[int], None]], Awaitable[list[CompletionRe
 
 
 class EventStream:
-    """Events of one request as an ASGI application; sampling stops when the client disconnects.
+    """Server-sent events of one request, as an ASGI response; sampling stops when the client disconnects.
 
     Args:
         count: Number of requested answers.
@@ -51,7 +51,7 @@ class EventStream:
         self._is_disconnected = False
 
     async def begin(self, receive: Any) -> EventStream:
-        """Wait for the first event, so that a rejected request has its own status.
+        """Start sampling and wait for the first event, so that a rejected request gets an HTTP error status.
 
         Args:
             receive: See ASGI.
@@ -73,7 +73,7 @@ class EventStream:
         return self
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send the events; see ASGI."""
+        """Send the events to the client until all answers are complete (ASGI interface)."""
         try:
             headers = [(b"content-type", b"text/event-stream; charset=utf-8"), *self._headers]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -86,7 +86,7 @@ class EventStream:
                 await self._watcher
 
     async def _iterate_events(self) -> AsyncIterator[tuple[str, bool]]:
-        """Yield (events, whether more will follow)."""
+        """Yield (text of one or more server-sent events, whether more events follow)."""
         while True:
             await self._has_news.wait()
             self._has_news.clear()

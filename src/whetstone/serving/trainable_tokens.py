@@ -23,38 +23,51 @@ _UNTRAINED = {
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """An answer and its trainable tokens."""
+    """One answer of a recorded episode, with the counts of its tokens."""
 
     turn: int
+    """Index of the answer in the episode, from 0."""
     said: str
+    """Text of the answer."""
     read: int
     """Number of new context tokens of this turn: prompts and results; the whole context if a segment starts."""
     drawn: int
+    """Number of sampled tokens."""
     trained: int
+    """Number of tokens that can be trained on."""
     versions: tuple[int, ...]
+    """Versions of the weights that sampled the tokens."""
     why: tuple[str, ...]
     """One line per reason why tokens are not trained or a new segment starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEpisode:
-    """A recorded episode."""
+    """Summary of a recorded episode and of its trainable tokens."""
 
     id: str
+    """Id of the trajectory."""
     task: str
+    """Name of the task."""
     reward: float | None
+    """Outcome reward; None without a score."""
     segments: int
+    """Number of segments, each with its own context."""
     drawn: int
+    """Number of sampled tokens."""
     trained: int
+    """Number of tokens that can be trained on."""
     why: tuple[str, ...]
     """Remarks about the whole episode."""
     turns: tuple[RecordedTurn, ...]
+    """Answers in order."""
 
 
 def recorded_episodes(path: Path, episode: str | None = None) -> list[RecordedEpisode]:
-    """Return the episodes of a file in order.
+    """Summarize the episodes of a file of `whetstone serve --record`, in order.
 
     Args:
+        path: File of trajectories as JSON lines.
         episode: Only the episode with this id, or with this last part of its id after a slash.
 
     Raises:

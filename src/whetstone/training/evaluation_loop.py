@@ -195,7 +195,7 @@ async def evaluate_policy(
     groups = await _play_groups(collector, plans, strategy, record, on_group)
     result = summarize_episodes(groups, temperature=temperature)
     if every_member and seats:
-        results = {assembly.member: MemberResult.of(seat, result)}
+        results = {assembly.member: MemberResult.from_evaluation(seat, result)}
         for name, seat in list(seats.items())[1:]:
             other = build_evaluation_actor(assembly, engine, name, temperature=temperature)
             if other is None:
@@ -205,7 +205,7 @@ async def evaluate_policy(
             plans = list(make_plans(tasks, seed=derive_seed(seed, "evaluation"), name=f"{name}/"))
             own = record.of_member(name) if record is not None else None
             played = await _play_groups(collector, plans, Independent(group_size=samples, seat=seat), own)
-            results[name] = MemberResult.of(seat, summarize_episodes(played, temperature=temperature))
+            results[name] = MemberResult.from_evaluation(seat, summarize_episodes(played, temperature=temperature))
             groups += played
         result = replace(result, members=results)
     if record is not None:

@@ -248,8 +248,8 @@ class GroupStream:
                 self._changed.set()
                 continue
             if number not in self.store.admitted:
-                self.store.admit(number, self.admission.live[number], plan.chosen)
-            if not self.store.holds(number):
+                self.store.admit_group(number, self.admission.live[number], plan.chosen)
+            if not self.store.has_group(number):
                 yield plan
                 continue
             self._buffer(self._counted(self.store.load(number, plan.task)))
@@ -275,7 +275,7 @@ class GroupStream:
                 self._failures.count(failed, str(trajectory.ended), find_failure_cause(trajectory), trajectory.id)
                 if "not_closed" in trajectory.marks:
                     self.store.record_fault("not_closed", f"{trajectory.id}: {find_failure_cause(trajectory)}")
-            self.store.keep(outcome.group)
+            self.store.store_group(outcome.group)
             self._buffer(self._counted(outcome.group))
 
     def _lose(self, number: int, reason: str) -> None:
@@ -353,7 +353,7 @@ def restore_admission(
         live = {int(number): began for number, began in state["live"].items() if int(number) not in store.lost}
         following = state["next"]
     else:
-        live = {number: store.admitted[number] for number in store.waiting()}
+        live = {number: store.admitted[number] for number in store.list_waiting_groups()}
         following = max(store.admitted, default=-1) + 1
     total = updates * groups_per_update
     return Admission(groups_per_update, admit_ahead=admit_ahead, version=version, live=live, total=total), following

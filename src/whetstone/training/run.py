@@ -230,7 +230,7 @@ def _read_summary(plan: RunPlan) -> dict[str, Any] | None:
     if summary is not None and is_finished:
         say(f"{run_dir}: this run is finished; `whetstone train {run_dir} --resume KEY.steps=N` adds steps")
         for stage in summary.get("stages", [{}]):
-            plan.feed.follow(run_dir / stage.get("folder", ""))
+            plan.feed.follow_run(run_dir / stage.get("folder", ""))
     elif plan.resume:
         check_inputs(run_dir, plan.resolved, log=say, accept_changes=plan.accept_inputs)
     if plan.accept_changes is not None and not is_finished:
@@ -267,6 +267,6 @@ def _run_stages(plan: RunPlan, stages: Sequence[NamedStage]) -> dict[str, Any]:
 
     check_stages(stages, assemble)
     summary = run_stages(
-        stages, plan.run_dir, run_stage, also=plan.reuse_from, progress=plan.progress, on_stage=plan.feed.follow
+        stages, plan.run_dir, run_stage, also=plan.reuse_from, progress=plan.progress, on_stage=plan.feed.follow_run
     )
     return summary | {"recipe": plan.resolved.name, "title": plan.resolved.recipe.title or plan.resolved.name}

@@ -138,7 +138,7 @@ class SingleRun:
         self.recipe = self.resolved.recipe
         self.learning = as_reinforcement(self.resolved)
         """Recipe from which the components are assembled."""
-        listeners = [plan.feed.row, *([plan.on_metrics] if plan.on_metrics is not None else [])]
+        listeners = [plan.feed.send_row, *([plan.on_metrics] if plan.on_metrics is not None else [])]
         self.journal = Journal(run_dir, listeners=listeners, warn=progress.say)
         self.position = Position("", {}, 0)
         self.optimizer: dict[str, Any] | None = None
@@ -179,7 +179,7 @@ class SingleRun:
             self.assembly = self.assembly.with_components(cluster=cluster)
             self.engine = await run_in_compute_thread(self.assembly.build_engine, heard=self.progress.say)
             await self._publish(self.position.version)
-            self.feed.follow(self.run_dir)
+            self.feed.follow_run(self.run_dir)
             contexts.enter_context(collect_seldom())
             try:
                 if not self.position.done:
@@ -191,7 +191,7 @@ class SingleRun:
             finally:
                 for each in (self.engine if cluster is None else cluster, *self.assembly.members.values()):
                     await each.close()
-                await self.checkpoints.written()
+                await self.checkpoints.wait_until_written()
                 await close_reward(self.assembly.reward)
         parameters, seconds = self.assembly.policy.parameters, self.position.seconds
         return build_summary(self.resolved, self.run_dir, self.journal.read(), seconds=seconds, parameters=parameters)
@@ -284,7 +284,7 @@ class SingleRun:
                 self.assembly,
                 self.run_dir,
                 log=self.progress.say,
-                on_result=lambda stage, step, result: self.feed.evaluation(stage, result.to_json(), step=step),
+                on_result=lambda stage, step, result: self.feed.send_evaluation(stage, result.to_json(), step=step),
             )
             stage = _OpenStage(name, settings, learner, work, evaluations)
             exclude_present_objects()
@@ -296,7 +296,7 @@ class SingleRun:
             finally:
                 await evaluations.close()
                 await work.close()
-        await self.checkpoints.written()
+        await self.checkpoints.wait_until_written()
 
     async def _describe_failure(self, stage: _OpenStage, error: WhetstoneError) -> WhetstoneError:
         """Save a stage that cannot continue, and return its error with the step and the checkpoint."""
@@ -305,7 +305,7 @@ class SingleRun:
         if not stage.work.done or isinstance(error, PartialUpdateError):  # nothing that could be lost, or be saved
             return type(error)(f"{place}; {remedy}")
         path = await self._save(stage)
-        await self.checkpoints.written()
+        await self.checkpoints.wait_until_written()
         return type(error)(f"{place}. The state is in {path}; {remedy}")
 
     async def _finish_step(self, stage: _OpenStage, metrics: Mapping[str, float]) -> tuple[float, str | None]:
@@ -414,7 +414,7 @@ class SingleRun:
                 await work.settle()
                 if work.done:
                     await self._save(stage)
-                    await self.checkpoints.written()
+                    await self.checkpoints.wait_until_written()
         except TimeoutError:
             self.progress.say("running groups did not finish in time; their finished turns are recorded")
 
@@ -524,7 +524,7 @@ class SingleRun:
             raise NoScoredEpisodesError(f"evaluation ({called}): {what}: {why}{remedy}")
         write_evaluation(self.run_dir / "trajectories", f"evaluation-{name}", groups, self.assembly.member)
         write_json(path, result.to_json())
-        self.feed.evaluation(name, result.to_json())
+        self.feed.send_evaluation(name, result.to_json())
         self.progress.say(f"{called}: {run_headline(result.to_json())}")
         for compared in compare_stages(self.recipe, self.run_dir):
             if compared.name == name:

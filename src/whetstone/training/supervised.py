@@ -88,7 +88,7 @@ class Supervised(WithoutSampling):
             if not self.done:
                 report_limits(self.assembly, "supervised", demonstrations)
         else:
-            demonstrations = DemonstrationBatch(tuple(self._drawn.episode(first + i) for i in range(count)))
+            demonstrations = DemonstrationBatch(tuple(self._drawn.get_episode(first + i) for i in range(count)))
         episodes = demonstrations.episodes
         for trajectory in episodes:
             self.beginning.record_result(None if trajectory.solved else find_failure_cause(trajectory))
@@ -138,7 +138,7 @@ class Pretraining(WithoutSampling):
         """
         began = time.perf_counter()
         count = self.settings.batch_size
-        segments = [self._texts.segment(self.done * count + i) for i in range(count)]
+        segments = [self._texts.get_segment(self.done * count + i) for i in range(count)]
         self.updating_since = began
         metrics = await imitate_segments(self.learner, self.engine, segments)
         self.updating_since = None
@@ -251,7 +251,7 @@ def report_limits(assembly: RunComponents, key: str, demonstrations: Demonstrati
         demonstrations: Demonstrations of the first update.
     """
     limits = PolicyLimits.of_recipe(assembly.resolved.recipe).add(t for t in demonstrations.episodes if t.solved)
-    for problem in limits.problems(f"{key} (episodes of the expert)"):
+    for problem in limits.find_problems(f"{key} (episodes of the expert)"):
         assembly.say(str(problem))
 
 

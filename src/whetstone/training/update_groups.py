@@ -157,7 +157,7 @@ class UpdateGroups:
         numbers = [group.number for group in groups]
         filtered_groups = [stream.filtered_groups[number] for number in stream.rejected_before(numbers)]
         await asyncio.to_thread(self.store.flush_to_disk)
-        self.store.consume(update, numbers, [group.number for group in filtered_groups], mixed.spans)
+        self.store.consume_groups(update, numbers, [group.number for group in filtered_groups], mixed.spans)
         await asyncio.to_thread(self.store.flush_to_disk)
         if update + 1 < self.settings.steps:
             self._mixer.request(update + 1, self.store.mixed, is_ahead=True)
@@ -269,9 +269,9 @@ class UpdateGroups:
 
         async def play(position: int) -> Group:
             task = assembly.source.task(self._first_task + position)
-            if store.holds(position):
+            if store.has_group(position):
                 return store.load(position, task)
-            store.admit(position, self.update, self._first_task + position)
+            store.admit_group(position, self.update, self._first_task + position)
             drawn = derive_seed(seed, "imagined", name, position)
             try:
                 group = await collector.group(
@@ -279,7 +279,7 @@ class UpdateGroups:
                 )
             except PromptTooLong:
                 group = Group(task, (), position)
-            store.keep(group)
+            store.store_group(group)
             await asyncio.to_thread(store.flush_to_disk)
             return group
 

@@ -1,4 +1,4 @@
-"""The SQLite file of an index of trajectories.
+"""SQLite file of the trajectory index of a run.
 
 The file is in the user's cache, never in the run: viewing a run changes nothing of it. It can be deleted at any time.
 """
@@ -21,7 +21,7 @@ _FORM = 2
 
 
 class IndexFile:
-    """Creates the file and opens connections to it.
+    """SQLite file of an index: creates its tables, and opens connections to it.
 
     Args:
         run_dir: The run, resolved.
@@ -42,16 +42,16 @@ class IndexFile:
 
     @property
     def is_kept(self) -> bool:
-        """Return whether the index outlives the process."""
+        """Return whether the index is kept when the process ends; False for a temporary folder."""
         return self._own is None
 
     def close(self) -> None:
-        """Remove a temporary folder."""
+        """Remove the temporary folder, if the index is in one."""
         if self._own is not None:
             self._own.cleanup()
 
     def _prepare(self, run_dir: Path) -> None:
-        """Create the tables of this release, unless the file has them."""
+        """Create the tables, unless the file has the tables of this release."""
         try:
             with self.connect() as db:
                 form = db.execute("PRAGMA user_version").fetchone()[0]
@@ -77,7 +77,7 @@ class IndexFile:
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection for the block."""
+        """Open a read connection that is closed at the end of the block."""
         with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as db:
             db.execute("PRAGMA mmap_size = 1000000000")
             db.execute("PRAGMA synchronous = OFF")  # lost rows are read again
@@ -85,7 +85,7 @@ class IndexFile:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection for a transaction; an exception rolls it back."""
+        """Open a connection for one write transaction; an exception in the block rolls it back."""
         with self.connect() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -97,5 +97,5 @@ class IndexFile:
 
 
 def read_components(db: sqlite3.Connection) -> dict[str, str]:
-    """Return the column of each component of the reward, by its name."""
+    """Return the SQL column of each reward component, by name of the component."""
     return dict(db.execute("SELECT name, place FROM components").fetchall())

@@ -1,4 +1,4 @@
-"""Rows of the index: from trajectories, and from events of the journal about their groups.
+"""Writes rows of the trajectory index, from trajectories and from journal events about their groups.
 
 Note:
     A filter scans all rows, so that rows are narrow: names are numbers, texts are in a separate table, and each
@@ -26,9 +26,10 @@ def add_line(
     part: str,
     step: int | None,
 ) -> None:
-    """Add a trajectory; a line without one is noted as a problem and skipped.
+    """Add the row of a trajectory to the index; a line that is not a trajectory is stored as a problem.
 
     Args:
+        db: Connection in a write transaction.
         components: Column of each component of the reward, by name; a new component gets a column.
         at: File, byte offset, and line number.
         step: Step of the trajectory if no update used it.
@@ -91,7 +92,7 @@ def _column(db: sqlite3.Connection, number: int, component: str) -> str:
 
 
 def index_journal_line(db: sqlite3.Connection, event: Mapping[str, Any]) -> None:
-    """Store the state of a group from an event of the journal.
+    """Store the state of a group (consumed, lost, …) from a journal event.
 
     Raises:
         LookupError, TypeError, ValueError, AttributeError, sqlite3.Error: The event is malformed.
@@ -122,14 +123,14 @@ def _state(db: sqlite3.Connection, numbers: Sequence[int], state: str, step: int
 
 
 def store_problem(db: sqlite3.Connection, file: str, problem: str) -> None:
-    """Store a problem of a file once."""
+    """Store a problem of a file in the index; a problem that is already stored has no effect."""
     existing = db.execute("SELECT 1 FROM remarks WHERE file = ? AND said = ?", (file, problem)).fetchone()
     if existing is None:
         db.execute("INSERT INTO remarks VALUES (?, ?)", (file, problem))
 
 
 def _name(db: sqlite3.Connection, name: str) -> int:
-    """Return the number of a name; a new name gets one."""
+    """Return the number under which a name is stored; a new name is added."""
     row = db.execute("SELECT number FROM names WHERE name = ?", (name,)).fetchone()
     if row is None:
         row = db.execute("INSERT INTO names (name) VALUES (?) RETURNING number", (name,)).fetchone()
@@ -137,7 +138,7 @@ def _name(db: sqlite3.Connection, name: str) -> int:
 
 
 def _join_names(names: Iterable[str]) -> str:
-    """Return unique names as `|search|sum|`; empty if there are none."""
+    """Join unique names as `|search|sum|`, so that SQL can search for one; empty without names."""
     unique = dict.fromkeys(names)
     return f"|{'|'.join(unique)}|" if unique else ""
 

@@ -28,7 +28,7 @@ _COMPARED = 4096
 
 
 class IndexUpdates:
-    """Reads trajectories and the journal of a run into its index.
+    """Keeps the index of a run up to date with its trajectory files and its journal.
 
     Args:
         run_dir: The run.
@@ -58,8 +58,8 @@ class IndexUpdates:
                         return False
         return True
 
-    def progress(self) -> tuple[int, int]:
-        """Return the bytes of trajectories that were read, and the bytes that exist."""
+    def count_read_bytes(self) -> tuple[int, int]:
+        """Return (bytes of trajectory files that are indexed, bytes that exist)."""
         with self.file.connect() as db:
             done = dict(db.execute("SELECT name, done FROM files"))
         sizes = {path.name: path.stat().st_size for path in self._files() if path.is_file()}
@@ -120,7 +120,7 @@ class IndexUpdates:
             db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", row)
 
     def _read_journal(self) -> None:
-        """Read the journal, which has the update of each group."""
+        """Index the journal, which names the update that used each group."""
         path = self.run_dir / "store" / "journal.jsonl"
         if not path.is_file():
             return
@@ -152,7 +152,7 @@ class IndexUpdates:
 
 
 def _parse_stem(stem: str) -> tuple[str, int | None]:
-    """Return the (part, step) of a file of trajectories.
+    """Parse the name of a trajectory file into (part of the run, step).
 
     `step-000003` is training; `evaluation-untrained` is before it; `evaluation-reinforcement-000005` is after step 5.
     """
@@ -171,7 +171,7 @@ def _parse_step(digits: str) -> int | None:
 
 
 def _compared(file: Any, done: int) -> tuple[int, int]:
-    """Return checksums of the start of a file and of the bytes before a position."""
+    """Return checksums of the start of a file and of the bytes before a position, to detect a rewritten file."""
     file.seek(0)
     head = zlib.crc32(file.read(min(_COMPARED, done)))
     file.seek(max(0, done - _COMPARED))

@@ -28,7 +28,7 @@ _MAX_ROW_BYTES, _MAX_BYTES = 2**20, 2**30
 
 
 class MetricRows:
-    """Rows of a run's `metrics.jsonl`, as far as it is written."""
+    """Reads the rows of `metrics.jsonl` of a run while the run appends to the file."""
 
     def __init__(self, run_dir: Path, *, follow_symlinks: bool = False) -> None:
         self.path, self._files = run_dir / "metrics.jsonl", RunFiles(run_dir, follow_symlinks)
@@ -41,7 +41,7 @@ class MetricRows:
         self._reading = threading.Lock()
 
     def refresh(self) -> None:
-        """Read appended rows."""
+        """Read the rows that were appended since the last call; a rewritten file is read again."""
         if not self.path.is_file():
             return
         try:
@@ -68,27 +68,30 @@ class MetricRows:
             self._tail = zlib.crc32(file.read(self._done - start))
 
     def stage_rows(self, stage: str) -> list[dict[str, Any]]:
-        """Return the rows of a stage."""
+        """Return the rows of a stage, in order of steps."""
         return [row for row in self.rows if row["stage"] == stage]
 
-    def stages(self) -> list[str]:
-        """Return the stages in the order of their start."""
+    def list_stages(self) -> list[str]:
+        """Return the names of the started stages, in the order of their start."""
         return list(dict.fromkeys(row["stage"] for row in self.rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Values of a metric over the steps of a stage."""
+    """Curve of a metric over the steps of a stage."""
 
     x: list[float]
+    """Steps."""
     y: list[float]
+    """Values of the metric."""
     low: list[float]
     """Lower ends of 95 % intervals; empty if there are none."""
     high: list[float]
+    """Upper ends of 95 % intervals; empty if there are none."""
 
 
 def build_curves(rows: Sequence[Mapping[str, Any]], *, max_points: int = MAX_POINTS) -> dict[str, Curve]:
-    """Return the curve of each metric in the rows of one stage, by key.
+    """Build the curve of each metric in the rows of one stage, by name of the metric.
 
     A success has the Wilson interval over the effective episodes of its step (of all steps that one point shows).
     """
@@ -120,7 +123,7 @@ def _curve(points: Sequence[tuple[int, float, float]], *, with_interval: bool, m
 
 
 def _episodes(row: Mapping[str, Any]) -> float:
-    """Return the number of independent episodes in the success of a step; 0 if its row lacks it.
+    """Return the effective number of independent episodes in the success of a step; 0 if the row lacks it.
 
     A row of an earlier release has only the number of scored episodes.
     """

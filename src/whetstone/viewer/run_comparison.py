@@ -17,9 +17,10 @@ from whetstone.viewer.run_files import RunFiles
 
 
 def find_comparison(folders: Iterable[Path], *, follow_symlinks: bool = False) -> dict[str, Any] | None:
-    """Return the first comparison in these folders with its `sentence`.
+    """Find the first `comparison.json` in the folders, and add its conclusion as `sentence`.
 
-    None if there is none yet.
+    Returns:
+        The comparison; None if no folder has one yet.
     """
     for folder in folders:
         if comparison := RunFiles(folder, follow_symlinks).read_object(folder / "comparison.json"):

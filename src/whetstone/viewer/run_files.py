@@ -16,7 +16,7 @@ MAX_JSON_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """Files of one run directory.
+    """Opens files of one run directory, and refuses files outside of it.
 
     Args:
         folder: The run directory.
@@ -27,10 +27,10 @@ class RunFiles:
     follow_symlinks: bool = False
 
     def open(self, path: Path) -> BinaryIO:
-        """Open a file to read.
+        """Open a file of the run for reading.
 
         Raises:
-            OSError: It is missing, not a regular file, or outside of the run directory.
+            OSError: The file is missing, not a regular file, or outside of the run directory.
         """
         if not self.follow_symlinks:
             place, root = os.path.realpath(path), os.path.realpath(self.folder)
@@ -40,10 +40,10 @@ class RunFiles:
         return open_regular_file(path)
 
     def read(self, path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> bytes:
-        """Return the content of a file.
+        """Return the content of a file of the run.
 
         Raises:
-            OSError: See `open`; or it is larger than `max_bytes`.
+            OSError: See `open`; or the file is larger than `max_bytes`.
         """
         with self.open(path) as file:
             content = file.read(max_bytes + 1)
@@ -52,10 +52,7 @@ class RunFiles:
         return content
 
     def read_object(self, path: Path) -> dict[str, Any]:
-        """Return the JSON object in a file.
-
-        Empty if the file is missing, incomplete or something else.
-        """
+        """Return the JSON object in a file; empty if the file is missing, incomplete or not a JSON object."""
         try:
             return parse_object(self.read(path))
         except (OSError, ValueError):

@@ -43,7 +43,7 @@ _MAX_TOKENIZER_BYTES = 64 * 2**20
 
 
 class ViewedRun:
-    """One run in the viewer.
+    """Run directory as the viewer shows it: recipe, progress, curves, evaluations and trajectories.
 
     Args:
         name: Unique name in addresses.
@@ -62,18 +62,18 @@ class ViewedRun:
         self.failed = ""
         """Reason why the run can no longer be read; empty otherwise."""
 
-    def watch(self) -> None:
-        """Read new data in a thread until `close`."""
+    def start_watching(self) -> None:
+        """Start a thread that reads new data of the run until `close`."""
         self._reader = threading.Thread(target=self._read, name=f"reads {self.name}", daemon=True)
         self._reader.start()
 
     def refresh(self) -> None:
-        """Read all new data."""
+        """Read all metrics and trajectories that the run has written since the last call."""
         self.metrics.refresh()
         self.index.refresh()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop the reading thread and close the index."""
         self._stop.set()
         if self._reader is not None:
             self._reader.join(timeout=10)
@@ -93,7 +93,7 @@ class ViewedRun:
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        """Return its resolved recipe as plain values; empty if it cannot be read."""
+        """Return the resolved recipe of the run as plain values; empty if the file cannot be read."""
         try:
             parsed = yaml_document(self.recipe_text, "recipe.yaml", plain=True, max_characters=_MAX_RECIPE)
         except RecipeError:
@@ -102,7 +102,7 @@ class ViewedRun:
 
     @cached_property
     def recipe_text(self) -> str:
-        """Return the stored text, with literal secrets masked."""
+        """Return the stored recipe as YAML text, with literal secrets masked."""
         try:
             text = self.files.read(self.folder / "recipe.yaml", max_bytes=_MAX_RECIPE).decode(errors="replace")
             return mask_recipe_text(text)
@@ -111,16 +111,16 @@ class ViewedRun:
 
     @property
     def title(self) -> str:
-        """Return its one-line title."""
+        """Return the title of the run from its recipe, in one line."""
         return sanitize_text(str(self.recipe.get("title") or self.name))
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Return its summary; empty until it is finished."""
+        """Return the content of `summary.json`; empty until the run is finished."""
         return self.files.read_object(self.folder / "summary.json")
 
     def planned_steps(self) -> dict[str, int]:
-        """Return the number of steps in its recipe, by stage."""
+        """Return the number of steps that the recipe plans, by stage."""
         steps = {}
         for stage in (
             "pretraining",
@@ -136,25 +136,27 @@ class ViewedRun:
                 steps[stage] = settings["steps"]
         return steps
 
-    def revision(self) -> list[float]:
-        """Return a value that changes with new data."""
+    def get_revision(self) -> list[float]:
+        """Return numbers that change whenever the run has new data, so that the page knows when to reload."""
         times = [_modified_at(self.folder / name) for name in ("metrics.jsonl", "summary.json", "evaluations")]
-        return [len(self.metrics.rows), self.index.count(), *times]
+        return [len(self.metrics.rows), self.index.count_trajectories(), *times]
 
-    def evaluations(self) -> list[dict[str, Any]]:
-        """Return evaluations on held-out tasks in the order of training.
+    def read_evaluations(self) -> list[dict[str, Any]]:
+        """Read the evaluations on held-out tasks, in the order of training.
 
-        Each has name, step (None at a stage's end), success, interval, episodes, reward, turns, tool calls, tokens.
+        Returns:
+            Per evaluation its name, step (None at the end of a stage), success, interval, number of episodes, and mean
+            reward, turns, tool calls and tokens.
         """
-        return _read_evaluations(self.files, self.folder / "evaluations", ["untrained", *self.metrics.stages()])
+        return _read_evaluations(self.files, self.folder / "evaluations", ["untrained", *self.metrics.list_stages()])
 
-    def progress(self) -> dict[str, Any]:
-        """Return the progress of the run.
+    def describe_progress(self) -> dict[str, Any]:
+        """Return the progress of the run as a JSON object.
 
-        It has stage, step, number of steps, time of the last write, and the state: `finished`, `running`, `silent` (no
-        data for long) or `empty`.
+        It has the stage, the step, the planned steps, the time since the last write, and the state of the run:
+        `finished`, `running`, `silent` (no new data for a long time) or `empty`.
         """
-        stages, planned = self.metrics.stages(), self.planned_steps()
+        stages, planned = self.metrics.list_stages(), self.planned_steps()
         stage = stages[-1] if stages else ""
         rows = self.metrics.stage_rows(stage)
         last = max(_modified_at(self.folder / name) for name in ("metrics.jsonl", "store/journal.jsonl"))
@@ -163,7 +165,7 @@ class ViewedRun:
         patience = max(_QUIET_SECONDS, 10 * median(lengths) if lengths else 0.0)
         if (self.folder / "summary.json").is_file():
             state = "finished"
-        elif age is None or not (rows or self.index.count()):
+        elif age is None or not (rows or self.index.count_trajectories()):
             state = "empty" if age is None or age > patience else "running"
         else:
             state = "running" if age <= patience else "silent"
@@ -174,17 +176,17 @@ class ViewedRun:
         }  # fmt: skip
 
     def stage_results(self) -> list[StageResult]:
-        """Return each stage of a finished run, compared with its own start.
+        """Return the result of each stage of a finished run, compared with the start of the stage.
 
-        Empty if the summary cannot be read.
+        The result is empty if the summary cannot be read.
         """
         try:
             return read_stage_results(self.summary)
         except UNREADABLE:
             return []
 
-    def verdict(self) -> dict[str, str]:
-        """Return whether the run goes well, as a `word` and a sentence (`said`).
+    def assess_health(self) -> dict[str, str]:
+        """Assess whether the run goes well: a `word`, and a sentence (`said`).
 
         The word is `learning`, `learned`, `flat`, `falling`, `worse`, `early` or `unknown`. The last stage of a
         finished run determines it, compared with its own start.
@@ -197,7 +199,7 @@ class ViewedRun:
         for key, form in (("episode/success", "{:.0%}"), ("reward/mean", "{:.3g}")):
             if rows and rows[-1].get(key) is not None:
                 return _judge_curve(rows, key, form)
-        stage = next(iter(reversed(self.metrics.stages())), "")
+        stage = next(iter(reversed(self.metrics.list_stages())), "")
         rows = self.metrics.stage_rows(stage)
         values = [row["loss/total"] for row in rows if isinstance(row.get("loss/total"), int | float)]
         if len(values) < 2:
@@ -206,8 +208,8 @@ class ViewedRun:
         sentence = f"The loss of {stage} {'fell' if falls else 'did not fall'}: {values[0]:.3g} → {values[-1]:.3g}."
         return {"word": "learning" if falls else "flat", "said": sentence}
 
-    def changes(self) -> list[str]:
-        """Return changes of the recipe since the run started, one line each."""
+    def list_recipe_changes(self) -> list[str]:
+        """Describe the changes of the recipe since the run started, one line each."""
         try:
             stored = json.loads(self.files.read(self.folder / "changes.json", max_bytes=_MAX_RECIPE))
             return [sanitize_text(str(change)) for change in parse_changes(stored)]
@@ -215,25 +217,25 @@ class ViewedRun:
             return []
 
     def describe_run(self) -> dict[str, Any]:
-        """Return all of these, with alerts and problems, as JSON."""
+        """Return the overview of the run as a JSON object: progress, health, evaluations, alarms, problems and more."""
         return {
             "name": self.name,
             "title": self.title,
             "folder": str(self.folder),
-            "progress": self.progress(),
-            "verdict": self.verdict(),
+            "progress": self.describe_progress(),
+            "verdict": self.assess_health(),
             "results": [result.to_json() for result in self.stage_results()],
             "alarms": [asdict(alarm) for alarm in find_alarms(self.metrics.rows)],
             "stored_alarms": stored_alarms(self.metrics.rows),
-            "evaluations": self.evaluations(),
+            "evaluations": self.read_evaluations(),
             "recipe": flatten_values(self.recipe),
             "recipe_text": sanitize_text(self.recipe_text),
-            "changes": self.changes(),
+            "changes": self.list_recipe_changes(),
             "remarks": self.list_problems(),
         }
 
     def list_problems(self) -> list[str]:
-        """Return unreadable and missing files."""
+        """Describe the files of the run that are missing or cannot be read, one line each."""
         problems = self.index.list_problems()
         if (self.folder / "recipe.yaml").is_file() and not self.recipe:
             problems.append("recipe.yaml cannot be read: it is not YAML, or too large or too deep")
@@ -248,18 +250,18 @@ class ViewedRun:
             problems.append("the cache folder is not writable: the index is rebuilt each time")
         return problems + ([self.failed] if self.failed else [])
 
-    def curves(self) -> dict[str, dict[str, Any]]:
-        """Return curves as JSON by stage and key; `evaluation/success` is for held-out tasks."""
-        revision = self.revision()
+    def build_curves(self) -> dict[str, dict[str, Any]]:
+        """Return the curves of all metrics as JSON, by stage and name.
+
+        `evaluation/success` is the success rate on held-out tasks.
+        """
+        revision = self.get_revision()
         if self._curves is None or self._curves[0] != revision:
-            self._curves = revision, _build_run_curves(self.metrics, self.evaluations())
+            self._curves = revision, _build_run_curves(self.metrics, self.read_evaluations())
         return self._curves[1]
 
-    def tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer of the last checkpoint or of the initial policy.
-
-        None if there is none yet.
-        """
+    def load_tokenizer(self) -> Tokenizer | None:
+        """Load the tokenizer of the last checkpoint, or of the initial policy; None if the run has neither."""
         policy = self.recipe.get("policy")
         path = policy.get("path") if isinstance(policy, dict) else None
         saved = sorted(self.folder.glob("checkpoints/step-*"), key=lambda folder: (len(folder.name), folder.name))
@@ -279,7 +281,7 @@ class ViewedRun:
 
 
 def _read_evaluations(files: RunFiles, folder: Path, stages: Sequence[str]) -> list[dict[str, Any]]:
-    """Read the evaluations of a run in the order of `stages` and steps; see `ViewedRun.evaluations`."""
+    """Read the evaluations of a run in the order of `stages` and steps; see `ViewedRun.read_evaluations`."""
     entries = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         stored = files.read_object(path)
@@ -298,9 +300,9 @@ def _read_evaluations(files: RunFiles, folder: Path, stages: Sequence[str]) -> l
 
 
 def _build_run_curves(metrics: MetricRows, evaluations: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the curves of a run by stage and key; see `ViewedRun.curves`."""
+    """Return the curves of a run by stage and key; see `ViewedRun.build_curves`."""
     curves: dict[str, dict[str, Any]] = {}
-    for stage in metrics.stages():
+    for stage in metrics.list_stages():
         curves[stage] = {key: asdict(curve) for key, curve in build_curves(metrics.stage_rows(stage)).items()}
     held_out = [each for each in evaluations if each["step"] is not None and each.get("interval")]
     if held_out:

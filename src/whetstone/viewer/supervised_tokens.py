@@ -27,10 +27,10 @@ MAX_SHOWN = 20
 
 
 class SupervisedTokens:
-    """Tokens that the stages of one run train.
+    """Recomputes the tokens that the supervised stages of a run train, for the page `data` of the viewer.
 
     Args:
-        run_dir: The run; its components are built at the first request.
+        run_dir: The run directory; the components of its recipe are built at the first request.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -40,17 +40,23 @@ class SupervisedTokens:
 
     @cached_property
     def assembly(self) -> RunComponents:
-        """Return the components of its recipe."""
+        """Build the components of the run's recipe at the first access, without training."""
         return assemble(run_recipe(self.run_dir))
 
-    def samples(self, stage: str, first: int, count: int) -> list[dict[str, Any]]:
-        """Return samples of a stage from index `first` on.
+    def get_samples(self, stage: str, first: int, count: int) -> list[dict[str, Any]]:
+        """Return consecutive samples of a stage, in the order of training.
 
-        Each has `title` and `segments`, with `texts` and `trained`.
+        Args:
+            stage: Name of the stage.
+            first: Index of the first sample, from 0.
+            count: Number of samples.
+
+        Returns:
+            Per sample a `title` and `segments`, each with the `texts` of its tokens and whether they are `trained`.
 
         Raises:
-            RefusedError: The run has no such stage, or it shows nothing.
-            WhetstoneError: Its components or data cannot be built.
+            RefusedError: The run has no such stage, or an argument is out of range.
+            WhetstoneError: The components or data of the recipe cannot be built.
         """
         if stage not in STAGES:
             raise RefusedError(f"no stage on data: {stage[:40]}; there are {', '.join(STAGES)}")
@@ -69,7 +75,7 @@ class SupervisedTokens:
         if recipe.pretraining is not None and stage == "pretraining":
             texts = read_texts(self.assembly, recipe.pretraining)
             return lambda first, count: [
-                self._to_json(f"text {first + k}", [texts.segment(first + k)]) for k in range(count)
+                self._to_json(f"text {first + k}", [texts.get_segment(first + k)]) for k in range(count)
             ]
         if recipe.preference is not None and stage == "preference":
             pairs = read_preferences(self.assembly, recipe.preference)
@@ -82,7 +88,8 @@ class SupervisedTokens:
         if recipe.supervised.data is not None:
             drawn = read_demonstrations(self.assembly, recipe.supervised.data, "supervised.data")
             return lambda first, count: [
-                self._trajectory_to_json(f"demonstration {first + k}", drawn.episode(first + k)) for k in range(count)
+                self._trajectory_to_json(f"demonstration {first + k}", drawn.get_episode(first + k))
+                for k in range(count)
             ]
         return self._play_expert
 

@@ -19,34 +19,40 @@ MAX_SPANS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Time span of an episode."""
+    """Time span of one activity in an episode."""
 
     kind: str
     """`queue`, `engine`, `tool` or `environment`."""
     name: str
-    """Name of the tool."""
+    """Name of the tool; empty for other activities."""
     turn: int
+    """Index of the turn, from 0."""
     start: float
     """Seconds from the start of the episode."""
     seconds: float
+    """Duration in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSpan:
-    """Time spans of one training step."""
+    """Start and durations of one training step, for the timeline."""
 
     stage: str
+    """Name of the stage."""
     step: int
+    """Number of the step in the stage, from 1."""
     start: float
     """Seconds of training before the step."""
     rollout: float
+    """Seconds of sampling."""
     update: float
+    """Seconds of the update."""
     engine: float | None
     """Seconds of the sampling time in which the engine was busy."""
 
 
 def list_steps(rows: Sequence[Mapping[str, Any]]) -> list[StepSpan]:
-    """Return the steps of a run in sequence; a step without times has a duration of 0."""
+    """Place the steps of a run one after the other; a step without recorded times has a duration of 0."""
     steps = []
     end = 0.0
     for row in rows:
@@ -61,7 +67,7 @@ def list_steps(rows: Sequence[Mapping[str, Any]]) -> list[StepSpan]:
 
 
 def episode_spans(row: Mapping[str, Any]) -> list[Span]:
-    """Return the time spans of an episode in sequence; of a fork only those after the fork."""
+    """Return the time spans of an episode in order; for a fork, only the spans after the fork."""
     spans: list[Span] = []
     now = 0.0
 
@@ -87,9 +93,9 @@ def episode_spans(row: Mapping[str, Any]) -> list[Span]:
 
 
 def build_chrome_trace(steps: Sequence[StepSpan], episodes: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return a trace in Chrome's format.
+    """Build a trace in the Chrome trace format, for Perfetto and `chrome://tracing`.
 
-    It has a process of the learner, and one of the episodes with a lane each.
+    The trace has one process for the learner, and one for the episodes with a lane per episode.
 
     Args:
         episodes: (step, line) of the episodes in the trace.

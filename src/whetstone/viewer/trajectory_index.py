@@ -23,9 +23,10 @@ _TEXTS = ("id", "error", "parent", "fork_turn", "role", "excerpt", "place", "len
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Result of a query: totals, and the requested rows."""
+    """Result of a query: totals over all matching trajectories, and the requested rows."""
 
     count: int
+    """Number of matching trajectories."""
     reward: float | None
     """Mean reward of the scored trajectories."""
     success: float | None
@@ -35,7 +36,7 @@ class Page:
 
 
 class TrajectoryIndex:
-    """The index of one run.
+    """Index of the trajectories of one run, for filtering and paging.
 
     Args:
         run_dir: The run.
@@ -50,19 +51,19 @@ class TrajectoryIndex:
         self._updates = IndexUpdates(self.run_dir, self._run_files, self.file)
 
     def refresh(self, *, max_seconds: float | None = None) -> bool:
-        """Read new lines of the run; see `IndexUpdates.refresh`."""
+        """Index the lines that the run has written since the last call; see `IndexUpdates.refresh`."""
         return self._updates.refresh(max_seconds=max_seconds)
 
-    def progress(self) -> tuple[int, int]:
-        """Return the bytes of trajectories that were read, and the bytes that exist."""
-        return self._updates.progress()
+    def count_read_bytes(self) -> tuple[int, int]:
+        """Return (bytes of trajectory files that are indexed, bytes that exist)."""
+        return self._updates.count_read_bytes()
 
     def close(self) -> None:
-        """Remove an index that is not kept."""
+        """Remove the index if it is in a temporary folder."""
         self.file.close()
 
-    def page(self, query: TrajectoryQuery) -> Page:
-        """Return the trajectories of a query.
+    def query_page(self, query: TrajectoryQuery) -> Page:
+        """Return the requested rows of the trajectories that match a query, with totals over all matches.
 
         Raises:
             RefusedError: The query is invalid.
@@ -70,7 +71,7 @@ class TrajectoryIndex:
         with self.file.connect() as db:
             components = read_components(db)
             where, bound = query.sql_condition(components)
-            order = query.order(components)
+            order = query.build_order_clause(components)
             try:
                 count, reward, success = db.execute(
                     f"SELECT count(*), avg(reward), avg(success) FROM trajectories t WHERE {where}", bound
@@ -84,10 +85,10 @@ class TrajectoryIndex:
             rows = _rows(db, components, [number for (number,) in numbers])
         return Page(count, reward, success, rows)
 
-    def choices(self) -> dict[str, Any]:
-        """Return the values of each filter.
+    def list_filter_values(self) -> dict[str, Any]:
+        """Return the values that each filter can have.
 
-        These are parts, kinds, end reasons, tools, outcomes, components, and the range of steps.
+        The filters are parts, kinds, end reasons, tools, outcomes, reward components, and the range of steps.
         """
         with self.file.connect() as db:
             values_by_filter: dict[str, Any] = {}
@@ -105,10 +106,14 @@ class TrajectoryIndex:
         return values_by_filter
 
     def find_row(self, id: str, part: str) -> dict[str, Any]:
-        """Return the row of a trajectory.
+        """Return the index row of a trajectory.
+
+        Args:
+            id: Id of the trajectory.
+            part: Part of the run: `training`, or `evaluation NAME`.
 
         Raises:
-            RefusedError: This part has no trajectory with this id.
+            RefusedError: The part has no trajectory with this id (status 404).
         """
         with self.file.connect() as db:
             numbers = db.execute(
@@ -122,10 +127,10 @@ class TrajectoryIndex:
         return rows[-1]
 
     def read_line(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON object of a row's line.
+        """Read the whole trajectory of an index row from its file, as a JSON object.
 
         Raises:
-            RefusedError: The file has changed.
+            RefusedError: The file has changed since it was indexed (status 409).
         """
         path = self.run_dir / "trajectories" / row["file"]
         try:
@@ -139,31 +144,32 @@ class TrajectoryIndex:
         raise RefusedError(f"{path.name}: changed after it was indexed; it is indexed again", status=409)
 
     def group_members(self, group: int) -> list[dict[str, Any]]:
-        """Return the rows of all trajectories of a group in the order of the file."""
+        """Return the index rows of all trajectories of a group, in file order."""
         with self.file.connect() as db:
             numbers = db.execute("SELECT number FROM trajectories WHERE of_group = ? ORDER BY 1", (group,)).fetchall()
             return _rows(db, read_components(db), [number for (number,) in numbers])
 
     def group_state(self, group: int) -> str:
-        """Return the state of a group in training; empty if it is unknown."""
+        """Return the state of a group in training, such as the update that used it; empty if unknown."""
         with self.file.connect() as db:
             row = db.execute("SELECT state FROM groups WHERE number = ?", (group,)).fetchone()
         return str(row[0]) if row is not None else ""
 
     def list_problems(self) -> list[str]:
-        """Return problems of the run's files."""
+        """Describe the damaged lines and files that were found while indexing."""
         with self.file.connect() as db:
             return [f"{file}: {problem}" for file, problem in db.execute("SELECT file, said FROM remarks LIMIT 50")]
 
-    def count(self) -> int:
-        """Return the number of trajectories."""
+    def count_trajectories(self) -> int:
+        """Return the number of indexed trajectories."""
         with self.file.connect() as db:
             return int(db.execute("SELECT count(*) FROM trajectories").fetchone()[0])
 
     def list_calls(self) -> list[tuple[str, str, int | None, float, int, str]]:
-        """Return every tool call of training.
+        """Return every tool call of training episodes.
 
-        Each is (tool, outcome, step, seconds, whether the result was cut, error message).
+        Returns:
+            (tool, outcome, step, seconds, whether the result was cut, error message) per call.
         """
         with self.file.connect() as db:
             return db.execute(
@@ -172,7 +178,7 @@ class TrajectoryIndex:
             ).fetchall()
 
     def iterate_steps(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield (step, line) of each trajectory of training in these steps."""
+        """Yield (step, trajectory as a JSON object) of each training trajectory from step `first` to `last`."""
         with self.file.connect() as db:
             rows = db.execute(
                 "SELECT id, step, n.name, place, length FROM trajectories t JOIN texts_of USING (number) "
@@ -188,13 +194,15 @@ _TRAINING = "(SELECT number FROM names WHERE name = 'training')"
 
 
 def page_to_json(page: Page) -> dict[str, Any]:
-    """Return a page as JSON."""
+    """Convert the result of a query into a JSON object."""
     return asdict(page)
 
 
 def _rows(db: sqlite3.Connection, components: Mapping[str, str], numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the rows with these numbers, in this order, with names and texts; components of the reward under
-    `parts`."""
+    """Return the rows with the given numbers, in the given order, with names instead of their numbers.
+
+    Reward components are in `parts`.
+    """
     names = [f"(SELECT name FROM names WHERE number = t.{key}) AS {key}" for key in _NAMED]
     columns = ", ".join(("t.number AS number", *_NUMBERS, *_TEXTS, *names, *components.values()))
     marks = ", ".join("?" * len(numbers))

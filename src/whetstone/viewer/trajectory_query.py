@@ -26,39 +26,49 @@ _WHOLE, _REAL = re.compile("-?[0-9]{1,40}"), re.compile(r"-?(?:[0-9]+\.?[0-9]*|\
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryQuery:
-    """Query for trajectories. An empty or None field does not filter."""
+    """Filters, order and page of a query for trajectories. An empty or None field does not filter."""
 
     part: str = ""
     """`training`, or `evaluation NAME`."""
     from_step: int | None = None
+    """First step."""
     to_step: int | None = None
+    """Last step."""
     task: str = ""
     """Id of a task."""
     kind: str = ""
+    """Kind of task, see `task_kind`."""
     ended: str = ""
+    """End reason."""
     tool: str = ""
     """Name of a called tool."""
     outcome: str = ""
     """`solved`, `unsolved`, `unscored`, or the outcome of a call: `tool_error`, `invalid_arguments`, …"""
     mark: str = ""
+    """Mark of a trajectory, such as `relabelled`."""
     measure: str = "reward"
     """Value that `above` and `below` limit: `reward`, or `component:NAME`."""
     above: float | None = None
+    """Minimum of `measure`."""
     below: float | None = None
+    """Maximum of `measure`."""
     text: str = ""
     """Words that all occur in messages or calls; the last may be a prefix."""
     sort: str = "step"
     """`step`, `reward`, …, or `component:NAME`."""
     descending: bool = True
+    """Whether the largest values come first."""
     offset: int = 0
+    """Number of rows to skip."""
     limit: int = 50
+    """Maximum number of rows."""
 
     @classmethod
     def parse(cls, parameters: Mapping[str, str]) -> TrajectoryQuery:
-        """Parse a query string.
+        """Parse the parameters of a query string.
 
         Raises:
-            RefusedError: A filter is unknown or invalid.
+            RefusedError: A filter is unknown, or its value is invalid.
         """
         known = {field.name for field in fields(cls)}
         filters: dict[str, Any] = {}
@@ -75,17 +85,17 @@ class TrajectoryQuery:
                 filters[name] = value[:2000]
         query = cls(**filters)
         if not 0 <= query.offset < 2**40 or not 0 < query.limit <= MAX_ROWS:
-            raise RefusedError(f"offset is 0 or more, limit 1 to {MAX_ROWS}")
+            raise RefusedError(f"offset must be at least 0, and limit from 1 to {MAX_ROWS}")
         return query
 
     def sql_condition(self, components: Mapping[str, str]) -> tuple[str, list[Any]]:
-        """Return (SQL condition, bound values).
+        """Build the SQL condition of the filters: (text after WHERE, bound values).
 
         Args:
             components: Column of each component of the reward, by name.
 
         Raises:
-            RefusedError: It names an unknown component.
+            RefusedError: A filter names an unknown reward component.
         """
         conditions: list[str] = []
         bound: list[Any] = []
@@ -120,11 +130,14 @@ class TrajectoryQuery:
             add("t.number IN (SELECT rowid FROM texts WHERE texts MATCH ?)", _fts_query(self.text))
         return " AND ".join(conditions) or "1", bound
 
-    def order(self, components: Mapping[str, str]) -> str:
-        """Return the SQL after ORDER BY; unknown values are last.
+    def build_order_clause(self, components: Mapping[str, str]) -> str:
+        """Build the SQL text after ORDER BY; rows without a value are last.
+
+        Args:
+            components: Column of each reward component, by name.
 
         Raises:
-            RefusedError: The column does not exist.
+            RefusedError: `sort` names no column.
         """
         if self.sort not in SORTABLE and not self.sort.startswith(_COMPONENT):
             raise RefusedError(f'cannot sort by "{self.sort[:80]}"{did_you_mean(self.sort, SORTABLE)}')
@@ -143,7 +156,7 @@ def _component(name: str, components: Mapping[str, str]) -> str:
 
 
 def _fts_query(text: str) -> str:
-    """Return the query for FTS5: each word in quotes, so that no operator is interpreted; the last as a prefix."""
+    """Build an FTS5 query: each word is quoted, so that no operator is interpreted, and the last is a prefix."""
     words = [re.sub(r'["\x00]', " ", word) for word in text.split()]
     words = [word for word in words if re.search(r"\w", word)]
     if not words:

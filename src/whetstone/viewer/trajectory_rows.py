@@ -23,42 +23,62 @@ _MAX_TEXT = 60_000
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """One tool call."""
+    """One tool call of a trajectory in the index."""
 
     turn: int
+    """Index of the turn, from 0."""
     name: str
+    """Name of the tool."""
     outcome: str
+    """Outcome, such as `ok` or `tool_error`."""
     seconds: float
+    """Duration of the call."""
     truncated: bool
+    """Whether the result was cut."""
     error: str
+    """Error message; empty without an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryRow:
-    """Index row of a trajectory."""
+    """Row of a trajectory in the index; missing fields are empty."""
 
     id: str
+    """Id of the trajectory."""
     task: str
+    """Id of the task."""
     kind: str
     """Id of the task without its digits: tasks that differ only in numbers are of one kind."""
     group: int | None
     """Group in the run; None in evaluations."""
     reward: float | None
+    """Outcome reward; None without a score."""
     success: bool | None
+    """Whether the task was solved; None if unknown."""
     parts: Mapping[str, float]
+    """Reward components by name."""
     ended: str
+    """End reason."""
     error: str
+    """Error of a failed episode; empty otherwise."""
     turns: int
+    """Number of turns."""
     tokens: int
     """Number of tokens that the policy wrote."""
     seconds: float
+    """Duration of the episode."""
     version: int | None
     """Version of the policy that sampled its first token."""
     parent: str | None
+    """Id of the trajectory from which this one forked; None if it is no fork."""
     fork_turn: int | None
+    """Number of turns in common with the parent; None without a parent."""
     role: str
+    """Seat of the policy in a game with several."""
     marks: str
+    """Marks of the trajectory, separated by spaces; empty without marks."""
     calls: tuple[CallRow, ...]
+    """Tool calls in order."""
     excerpt: str
     """Start of the last message of the model."""
     text: str
@@ -66,10 +86,10 @@ class TrajectoryRow:
 
 
 def summarize_row(row: Mapping[str, Any]) -> TrajectoryRow:
-    """Return the index row of a parsed line.
+    """Extract the index row from a trajectory as a JSON object.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: It is not a trajectory.
+        ValueError, KeyError, TypeError, AttributeError: The object is not a trajectory.
     """
     id, task = str(row["id"]), str(row.get("task_id") or "")
     score = row.get("score") or {}
@@ -122,7 +142,7 @@ def task_kind(task: str) -> str:
 
 
 def message_texts(message: Mapping[str, Any]) -> list[str]:
-    """Return the texts and the tool calls of a message."""
+    """Return the texts of a message that can be searched: its content, and its tool calls."""
     content = message.get("content") or ""
     parts = [{"text": content}] if isinstance(content, str) else content
     texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]

@@ -108,7 +108,10 @@ def token_texts(ids: Sequence[int], tokenizer: Tokenizer | None) -> list[str]:
 
 
 def _tokens(row: Mapping[str, Any], tokenizer: Tokenizer | None, *, max_tokens: int | None = None) -> dict[str, Any]:
-    """Return columns for the page: texts, trained, and logprobs, entropies, versions if they are known."""
+    """Return the tokens of a context or action as columns.
+
+    The columns are `texts` and `trained`, and `logprobs`, `entropies` and `versions` if they are known.
+    """
     ids = row.get("ids") or []
     first = max(0, len(ids) - max_tokens) if max_tokens is not None else 0
     authors = list(islice(_authors(row.get("authors") or ()), len(ids)))[first:]  # a run may claim any length
@@ -160,7 +163,7 @@ def _part(part: Mapping[str, Any], max_characters: int) -> dict[str, Any]:
 
 
 def _cut(text: str, max_characters: int) -> dict[str, Any]:
-    """Return the start and the end of a long text, and the number of characters between."""
+    """Shorten a long text to its start and end, with the number of characters that are left out."""
     if len(text) <= max_characters:
         return {"text": sanitize_text(text)}
     head, tail = text[: max_characters * 3 // 4], text[-max_characters // 4 :]

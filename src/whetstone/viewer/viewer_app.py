@@ -20,19 +20,22 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from whetstone import analysis, viewer
 from whetstone.chat.api.request_fields import whole_number
 from whetstone.chat.api.requests import RefusedError
 from whetstone.errors import RecipeError, WhetstoneError
+from whetstone.failure_causes import count_causes
 from whetstone.json_lines import UNREADABLE, describe_damage, to_writable
 from whetstone.network.host_header import find_other_site
 from whetstone.network.http_layer import KEY_NAME, Family, RouteError, Service, http_application, make_family
@@ -41,9 +44,9 @@ from whetstone.optional_dependencies import install_command
 from whetstone.plugins import refuse_modules
 from whetstone.serving.api_keys import Keys
 from whetstone.strict_json import to_plain_values
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.viewer.runs import ViewedRun
 from whetstone.viewer.timeline import build_chrome_trace, episode_spans, list_steps
-from whetstone.viewer.tool_use import summarize_tools
 from whetstone.viewer.trajectory_index import page_to_json
 from whetstone.viewer.trajectory_query import TrajectoryQuery
 from whetstone.viewer.trajectory_view import convert_trajectory
@@ -67,7 +70,7 @@ _TEXT, _FLAG, _WHOLE = {"type": "string"}, {"enum": ["0", "1"]}, {"type": "integ
 
 
 class Viewer:
-    """State that all routes share.
+    """State that all routes of the viewer share: the viewed runs, and what may be shown of them.
 
     Args:
         runs: The runs to show.
@@ -94,10 +97,10 @@ class Viewer:
         """Names of the runs whose trajectories were all indexed once."""
 
     def check(self, request: Any) -> None:
-        """Check that a request is permitted.
+        """Check that a request comes from a permitted client.
 
         Raises:
-            RefusedError: It is not.
+            RefusedError: The request is from another site or machine, or its key lacks the role `admin`.
         """
         headers = request.headers
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
@@ -115,21 +118,23 @@ class Viewer:
             raise RefusedError("this key may not view runs; --role admin is required", status=403)
 
     def run(self, number: str) -> ViewedRun:
-        """Return a run by its index.
+        """Return a run by its index in an address.
 
         Raises:
-            RefusedError: It does not exist.
+            RefusedError: There is no run with this index (status 404).
         """
         if not _RUN.fullmatch(number) or int(number) >= len(self.runs):
-            raise RefusedError(f"run {number[:40]}: does not exist; there are {len(self.runs)}", status=404)
+            raise RefusedError(
+                f"run {number[:40]}: does not exist; there are {len(self.runs)} runs, counted from 0", status=404
+            )
         return self.runs[int(number)]
 
     async def find_obstacle(self) -> str:
-        """Return why the runs cannot be shown yet; empty if they can."""
+        """Return the reason why the viewer is not ready, such as runs that are still indexed; empty if it is ready."""
         reasons = []
         for run in self.runs:
             if run.name not in self._indexed:
-                read, size = run.index.progress()
+                read, size = run.index.count_read_bytes()
                 if read < size:
                     reasons.append(f"{run.name}: {read} of {size} bytes of trajectories are indexed")
                 else:
@@ -137,29 +142,29 @@ class Viewer:
         return "; ".join(reasons[:3])
 
     def families(self) -> Iterator[Family]:
-        """Return metrics of the runs."""
+        """Yield the Prometheus metrics of the runs, for `GET /metrics`."""
         yield make_family("viewed_runs", "gauge", "Runs that are shown.", len(self.runs))
-        count = sum(run.index.count() for run in self.runs)
+        count = sum(run.index.count_trajectories() for run in self.runs)
         yield make_family("viewed_trajectories", "gauge", "Indexed trajectories.", count)
 
     # ------------------------------------------------------------ answers
 
     def state(self) -> dict[str, Any]:
-        """Return what changes in each run, so that a page requests the rest only after a change."""
+        """Return name, progress and revision of each run; the page requests other data only after a change."""
         rows = []
         for run in self.runs:
-            read, size = run.index.progress()
-            about = {"name": run.name, "title": run.title, "revision": run.revision(), **run.progress()}
-            rows.append({**about, "trajectories": run.index.count(), "read": read, "bytes": size})
+            read, size = run.index.count_read_bytes()
+            about = {"name": run.name, "title": run.title, "revision": run.get_revision(), **run.describe_progress()}
+            rows.append({**about, "trajectories": run.index.count_trajectories(), "read": read, "bytes": size})
         return {"runs": rows}
 
     def trajectory(self, run: ViewedRun, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return a trajectory as a conversation, with the other members of its group."""
+        """Return a trajectory as a conversation with its tokens, and the other members of its group."""
         row = run.index.find_row(query.get("id", ""), query.get("part") or "training")
         line = run.index.read_line(row)
         group = row["of_group"]
         with _readable(line):
-            page = convert_trajectory(line, run.tokenizer(), is_uncut=query.get("whole") == "1")
+            page = convert_trajectory(line, run.load_tokenizer(), is_uncut=query.get("whole") == "1")
         return {
             "row": row,
             "mates": run.index.group_members(group) if group is not None else [],
@@ -168,7 +173,11 @@ class Viewer:
         }
 
     def why(self, run: ViewedRun, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return `whetstone why` of a trajectory; `weights` repeats its updates.
+        """Return the explanation of a trajectory's credit, as `whetstone why` prints it.
+
+        Args:
+            run: The run.
+            query: `id` of the trajectory; `weights` also replays the updates before it.
 
         Raises:
             RefusedError: The recipe names code of the run, which is not allowed.
@@ -184,6 +193,7 @@ class Viewer:
         """Return training samples of a supervised stage, with the tokens that have a loss.
 
         Args:
+            run: The run.
             query: `stage`, `first` (index of the first sample, default 0) and `count` (default 4).
 
         Raises:
@@ -192,14 +202,14 @@ class Viewer:
         supervised = self._supervised.setdefault(run.name, viewer.SupervisedTokens(run.folder))
         first, count = _parse_whole(query, "first", 0), _parse_whole(query, "count", 4)
         with self._restrict_code(run):
-            return {"shown": supervised.samples(query.get("stage", ""), first, count)}
+            return {"shown": supervised.get_samples(query.get("stage", ""), first, count)}
 
     @contextmanager
     def _restrict_code(self, run: ViewedRun) -> Iterator[None]:
-        """Forbid code of the run, unless it is allowed: only built-in components are used.
+        """Permit only built-in components within the block, unless the viewer may run code of runs.
 
         Raises:
-            RefusedError: The recipe names code or a command; the message has the key.
+            RefusedError: The recipe names custom code or a command; the message names its key.
         """
         if self.allow_run_code:
             yield
@@ -213,12 +223,12 @@ class Viewer:
             yield
 
     def steps(self, run: ViewedRun, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the steps in sequence; of a long run the last thousand."""
+        """Return the time spans of the steps; for a long run, only of the last thousand."""
         steps = list_steps(run.metrics.rows)
         return {"steps": [asdict(step) for step in steps[-1000:]], "of": len(steps)}
 
     def episodes(self, run: ViewedRun, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the time spans of the episodes of a step, from its start."""
+        """Return the time spans of the episodes of a step, in seconds from its start."""
         step = _parse_whole(query, "step", 1)
         episodes = []
         for _, line in run.index.iterate_steps(step, step):
@@ -229,7 +239,7 @@ class Viewer:
         return {"step": step, "episodes": episodes, "most": _MAX_EPISODES}
 
     def trace(self, run: ViewedRun, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return a trace for Perfetto: all steps, and the episodes of some."""
+        """Return a trace for Perfetto, with all steps and the episodes of the requested steps."""
         steps = list_steps(run.metrics.rows)
         last = _parse_whole(query, "last", steps[-1].step if steps else 0)
         with _readable({"id": "of these steps"}):
@@ -248,16 +258,16 @@ class Viewer:
                      for key in ("episodes", "sampled_tokens", "tool_calls")}  # fmt: skip
             spent["seconds"] = sum((row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in own)
             curve = {"x": [x for x, _ in points[::width]], "y": [y for _, y in points[::width]]}
-            rows.append({"name": run.name, "spent": spent, "curve": curve, "evaluations": run.evaluations(),
+            rows.append({"name": run.name, "spent": spent, "curve": curve, "evaluations": run.read_evaluations(),
                          "results": [result.to_json() for result in run.stage_results()],
-                         "verdict": run.verdict(), **run.progress()})  # fmt: skip
+                         "verdict": run.assess_health(), **run.describe_progress()})  # fmt: skip
         return {"runs": rows, "comparison": self._comparison()}
 
     def _comparison(self) -> dict[str, Any] | None:
         return viewer.find_comparison(self.folders, follow_symlinks=self.follow_symlinks)
 
     def close(self) -> None:
-        """Stop reading the runs."""
+        """Stop reading all runs, when the server stops."""
         for run in self.runs:
             run.close()
 
@@ -318,7 +328,7 @@ def view_application(viewer: Viewer) -> Any:
     @asynccontextmanager
     async def lifetime(app: Any) -> AsyncIterator[None]:
         for run in viewer.runs:
-            run.watch()
+            run.start_watching()
         try:
             yield
         finally:
@@ -326,9 +336,9 @@ def view_application(viewer: Viewer) -> Any:
 
     answers: dict[str, Callable[[ViewedRun, Mapping[str, str]], Any]] = {
         "overview": lambda run, _: run.describe_run(),
-        "curves": lambda run, _: run.curves(),
-        "choices": lambda run, _: run.index.choices(),
-        "trajectories": lambda run, query: page_to_json(run.index.page(TrajectoryQuery.parse(query))),
+        "curves": lambda run, _: run.build_curves(),
+        "choices": lambda run, _: run.index.list_filter_values(),
+        "trajectories": lambda run, query: page_to_json(run.index.query_page(TrajectoryQuery.parse(query))),
         "trajectory": viewer.trajectory,
         "why": viewer.why,
         "tools": lambda run, _: [asdict(each) for each in summarize_tools(run.index.list_calls())],
@@ -422,3 +432,78 @@ def _parse_whole(query: Mapping[str, str], name: str, default: int) -> int:
     if not value:
         return default
     return whole_number(value, name, most=10**12)
+
+
+_OTHERS = "(others)"
+_MAX_TOOLS = 40
+"""Maximum number of tools in the table, by calls; models also call nonexistent tools, and each name counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Statistics of the calls of one tool in training episodes."""
+
+    name: str
+    """Name in the calls; rarely called tools are combined as `(others)`."""
+    named: bool
+    """Whether the row is about a single tool rather than `(others)`."""
+    calls: int
+    """Number of calls."""
+    outcomes: dict[str, int]
+    """Outcome, such as `ok` or `tool_error` → number of calls."""
+    seconds: dict[str, float]
+    """`median`, `p95` and `most` of the durations of calls that ran; empty if none did."""
+    steps: list[int]
+    """Steps with a call, in ascending order."""
+    by_step: list[int]
+    """Number of calls in each of `steps`."""
+    failed_by_step: list[float]
+    """Fraction of these calls that were not `ok`."""
+    truncated: int
+    """Number of results that were cut to `environment.max_result_characters`."""
+    error: str
+    """The most frequent error message; empty if no call failed."""
+
+
+_Call = tuple[str, int | None, float, int, str]
+"""(outcome, step, seconds, whether the result was cut, error message)"""
+
+
+def summarize_tools(calls: Iterable[tuple[str, str, int | None, float, int, str]]) -> list[ToolUse]:
+    """Compute the statistics of each tool, the most frequently called first.
+
+    Args:
+        calls: (tool, outcome, step, seconds, whether the result was cut, error message)
+    """
+    calls_by_tool: dict[str, list[_Call]] = defaultdict(list)
+    for name, outcome, step, seconds, truncated, error in calls:
+        calls_by_tool[name].append((outcome, step, seconds, truncated, error))
+    names = sorted(calls_by_tool, key=lambda name: -len(calls_by_tool[name]))
+    if len(names) > _MAX_TOOLS:
+        calls_by_tool[_OTHERS] = [call for name in names[_MAX_TOOLS:] for call in calls_by_tool[name]]
+        names = [*names[:_MAX_TOOLS], _OTHERS]
+    return [_summarize_tool(name, calls_by_tool[name]) for name in names]
+
+
+def _summarize_tool(name: str, calls: list[_Call]) -> ToolUse:
+    ran = np.array([call[2] for call in calls if call[2] > 0])
+    steps = Counter(call[1] for call in calls if call[1] is not None)
+    failed = Counter(call[1] for call in calls if call[1] is not None and call[0] != "ok")
+    errors = count_causes((call[4] for call in calls if call[4]), most=1)
+    order = sorted(steps)
+    seconds = {}
+    if len(ran):
+        middle, most = np.percentile(ran, [50, 95])
+        seconds = {"median": float(middle), "p95": float(most), "most": float(ran.max())}
+    return ToolUse(
+        sanitize_text(name) or "(unreadable call)",
+        bool(name) and name != _OTHERS,
+        len(calls),
+        dict(Counter(call[0] for call in calls).most_common()),
+        seconds,
+        order,
+        [steps[step] for step in order],
+        [failed[step] / steps[step] for step in order],
+        sum(call[3] for call in calls),
+        next(iter(errors), ""),
+    )

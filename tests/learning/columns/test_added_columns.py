@@ -34,7 +34,7 @@ def test_estimator_reads_a_custom_column_and_the_record_explains_it(tmp_path):
     numbers = {number for batch in yours.recorded for number in batch}
     assert numbers == {0.25, 1.0}
     explainer = Explainer(tmp_path / "run")
-    one = explainer.trajectories(1)[0][0]
+    one = explainer.list_trajectories(1)[0][0]
     chain = asyncio.run(explainer.explain_trajectory(one, weights=False)).chain
     assert any(link.what == "reads novelty" and set(link.value) <= numbers for link in chain)
 

@@ -37,11 +37,11 @@ def row(step, **metrics):
 def test_tracker_receives_a_run_in_order(tmp_path):
     tracker, folder = Remembering(), write_run(tmp_path / "demo")
     feed = feed_of(folder, mine=tracker)
-    feed.follow(folder)
-    feed.evaluation("untrained", evaluation(0.25))
+    feed.follow_run(folder)
+    feed.send_evaluation("untrained", evaluation(0.25))
     for step in (1, 2):
-        feed.row(row(step, **{"reward/mean": step / 10}))
-    feed.evaluation("reinforcement", evaluation(0.5))
+        feed.send_row(row(step, **{"reward/mean": step / 10}))
+    feed.send_evaluation("reinforcement", evaluation(0.5))
     feed.close(SUMMARY)
     assert [run.name for run in tracker.runs] == ["demo"]
     assert tracker.runs[0].recipe["rollout"] == {"group_size": 4}
@@ -62,8 +62,8 @@ def test_tracker_receives_a_run_in_order(tmp_path):
 def test_values_that_are_not_finite_are_not_sent(tmp_path):
     tracker, folder = Remembering(), write_run(tmp_path / "demo")
     feed = feed_of(folder, mine=tracker)
-    feed.follow(folder)
-    feed.row(row(1, **{"reward/mean": math.nan, "policy/update_kl": math.inf, "loss": 2}))
+    feed.follow_run(folder)
+    feed.send_row(row(1, **{"reward/mean": math.nan, "policy/update_kl": math.inf, "loss": 2}))
     feed.close(None)
     assert tracker.logged == [(1, {"loss": 2.0, "reinforcement/step": 1.0})]
     assert tracker.finished == [None]
@@ -74,7 +74,7 @@ def test_steps_are_counted_over_stages_and_evaluations_follow_their_step(tmp_pat
     folder = write_run(tmp_path / "demo", supervised=3, reinforcement=4, evaluations=names)
     tracker = Remembering()
     feed = feed_of(folder, mine=tracker)
-    feed.follow(folder)
+    feed.follow_run(folder)
     feed.close(None)
     assert tracker.steps == [1, 2, 3, 4, 5, 6, 7]
     assert tracker.logged[-2][1]["reinforcement/step"] == 4
@@ -87,9 +87,9 @@ def test_chain_of_runs_is_one_run_of_a_tracker(tmp_path):
     tracker = Remembering()
     feed = feed_of(tmp_path, mine=tracker)
     for folder in (one, one, other):  # one is sent twice: while it runs, and after it
-        feed.follow(folder)
-    feed.row(row(2))
-    feed.evaluation("reinforcement", evaluation(0.9))
+        feed.follow_run(folder)
+    feed.send_row(row(2))
+    feed.send_evaluation("reinforcement", evaluation(0.9))
     feed.close(None)
     assert len(tracker.runs) == 1
     assert tracker.steps == [1, 2, 3, 4]
@@ -100,15 +100,15 @@ def test_chain_of_runs_is_one_run_of_a_tracker(tmp_path):
 def test_resumed_run_sends_missing_steps_and_nothing_twice(tmp_path, stored_step):
     folder, first_tracker = write_run(tmp_path / "demo"), Remembering()
     first = feed_of(folder, mine=first_tracker)
-    first.follow(folder)
+    first.follow_run(folder)
     for step in (1, 2):
-        first.row(row(step))
+        first.send_row(row(step))
     first.close(None)
     write_run(folder, reinforcement=3)  # the third step was not sent before the kill
     second_tracker = Remembering(stored_step)
     second = feed_of(folder, mine=second_tracker)
-    second.follow(folder)
-    second.row(row(4))
+    second.follow_run(folder)
+    second.send_row(row(4))
     second.close(SUMMARY)
     assert first_tracker.steps + second_tracker.steps == [1, 2, 3, 4]
     assert second_tracker.runs[0].id == first_tracker.runs[0].id
@@ -117,16 +117,16 @@ def test_resumed_run_sends_missing_steps_and_nothing_twice(tmp_path, stored_step
 def test_repeated_step_is_not_sent_again(tmp_path):
     folder, first_tracker = write_run(tmp_path / "demo"), Remembering()
     first = feed_of(folder, mine=first_tracker)
-    first.follow(folder)
+    first.follow_run(folder)
     for step in (1, 2, 3):
-        first.row(row(step))
+        first.send_row(row(step))
     first.close(None)
     write_run(folder, reinforcement=1)  # the last checkpoint is of step 1
     second_tracker = Remembering()
     second = feed_of(folder, mine=second_tracker)
-    second.follow(folder)
+    second.follow_run(folder)
     for step in (2, 3, 4):
-        second.row(row(step))
+        second.send_row(row(step))
     second.close(None)
     assert second_tracker.steps == [4]
 
@@ -137,11 +137,11 @@ def test_tracker_that_lost_steps_receives_them_again(tmp_path):
         Remembering(),
     )
     first = feed_of(folder, mine=first_tracker)
-    first.follow(folder)
+    first.follow_run(folder)
     first.close(None)
     second_tracker = Remembering(stored_step=1)  # it writes after `log`, and was killed
     second = feed_of(folder, mine=second_tracker)
-    second.follow(folder)
+    second.follow_run(folder)
     second.close(None)
     assert second_tracker.steps == [2, 3]
     assert second_tracker.evaluations == []
@@ -154,9 +154,9 @@ def test_tracker_that_cannot_start_is_reported_once_and_the_run_continues(tmp_pa
 
     messages, folder, other = [], write_run(tmp_path / "demo"), Remembering()
     feed = feed_of(folder, messages, absent=Absent(), there=other)
-    feed.follow(folder)
+    feed.follow_run(folder)
     for step in (1, 2):
-        feed.row(row(step))
+        feed.send_row(row(step))
     feed.close(SUMMARY)
     assert messages == ["tracker absent failed; the run continues without it: ConnectionError: no server at all"]
     assert other.steps == [1, 2]
@@ -174,9 +174,9 @@ def test_failed_step_is_sent_again_with_the_next(tmp_path):
 
     messages, folder, tracker = [], write_run(tmp_path / "demo"), Shaky()
     feed = feed_of(folder, messages, shaky=tracker)
-    feed.follow(folder)
+    feed.follow_run(folder)
     for step in (1, 2, 3, 4):
-        feed.row(row(step))
+        feed.send_row(row(step))
     feed.close(None)
     assert tracker.steps == [1, 2, 3, 4]
     assert len(messages) == 1
@@ -191,9 +191,9 @@ def test_run_never_waits_for_a_tracker_that_hangs(tmp_path):
 
     messages, folder = [], write_run(tmp_path / "demo")
     feed = feed_of(folder, messages, hanging=Hanging())
-    feed.follow(folder)
+    feed.follow_run(folder)
     for step in range(1, 2001):
-        feed.row(row(step))
+        feed.send_row(row(step))
     feed.close(SUMMARY, seconds=0.1)
     released.set()
     assert messages == ["tracker hanging: not finished; the same command with --resume sends the rest"]
@@ -206,9 +206,9 @@ def test_trackers_are_called_from_one_thread_that_does_not_train(tmp_path):
 
     folder, tracker = write_run(tmp_path / "demo"), Where()
     feed = feed_of(folder, mine=tracker)
-    feed.follow(folder)
+    feed.follow_run(folder)
     for step in (1, 2):
-        feed.row(row(step))
+        feed.send_row(row(step))
     feed.close(None)
     (where,) = {metrics["thread"] for _, metrics in tracker.logged}
     assert where != threading.get_ident()
@@ -217,8 +217,8 @@ def test_trackers_are_called_from_one_thread_that_does_not_train(tmp_path):
 def test_run_without_trackers_writes_no_state(tmp_path):
     folder = write_run(tmp_path / "demo")
     feed = feed_of(folder)
-    feed.follow(folder)
-    feed.row(row(1))
+    feed.follow_run(folder)
+    feed.send_row(row(1))
     feed.close(SUMMARY)
     assert not (folder / "trackers").exists()
 
@@ -306,9 +306,9 @@ from support.trackers import Yours, feed_of, write_run
 from whetstone.reporting import Journal
 folder = Path(sys.argv[1])
 feed = feed_of(folder, yours=Yours(path=sys.argv[2]))
-feed.follow(folder)
+feed.follow_run(folder)
 made = len(Journal(folder).read())
-journal = Journal(folder, heard=[feed.row])
+journal = Journal(folder, heard=[feed.send_row])
 for step in range(made + 1, 100000):
     journal.record("reinforcement", step, {"reward/mean": step / 10})
     print(step, flush=True)
@@ -330,7 +330,7 @@ def test_every_recorded_step_is_sent_once_despite_kills_at_any_moment(tmp_path):
         running.wait()
         running.stdout.close()
     feed = feed_of(folder, yours=Yours(path=path))
-    feed.follow(folder)
+    feed.follow_run(folder)
     feed.close(None)
     steps = [line["step"] for line in read_lines(path) if "reward/mean" in line]
     rows = len(Journal(folder).read())

@@ -16,17 +16,17 @@ def test_metrics_parameters_and_status_are_read_back_once_each_after_a_kill(tmp_
 
     uri, folder = f"sqlite:///{tmp_path}/mlflow.db", write_run(tmp_path / "demo")
     first = feed_of(folder, mlflow=MLflow(uri=uri))
-    first.follow(folder)
-    first.evaluation("untrained", evaluation(0.25))
+    first.follow_run(folder)
+    first.send_evaluation("untrained", evaluation(0.25))
     for step in (1, 2):
-        first.row({"stage": "reinforcement", "step": step, "reward/mean": step / 10})
+        first.send_row({"stage": "reinforcement", "step": step, "reward/mean": step / 10})
     first.close(None)
     sent = folder / "trackers" / "mlflow.told"
     sent.write_text("".join(sent.read_text().splitlines(keepends=True)[:-1]))  # killed before that was recorded
     write_run(folder, reinforcement=3, evaluations=[("untrained", 0.25)])
     second = feed_of(folder, mlflow=MLflow(uri=uri))
-    second.follow(folder)
-    second.row({"stage": "reinforcement", "step": 4, "reward/mean": 0.4})
+    second.follow_run(folder)
+    second.send_row({"stage": "reinforcement", "step": 4, "reward/mean": 0.4})
     second.close(SUMMARY)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("whetstone")

@@ -22,15 +22,15 @@ def read(folder):
 def test_scalars_recipe_and_summary_are_read_back_once_each_after_a_stop(tmp_path):
     folder = write_run(tmp_path / "demo")
     first = feed_of(folder, tensorboard=TensorBoard())
-    first.follow(folder)
-    first.evaluation("untrained", evaluation(0.25))
+    first.follow_run(folder)
+    first.send_evaluation("untrained", evaluation(0.25))
     for step in (1, 2):
-        first.row({"stage": "reinforcement", "step": step, "reward/mean": step / 10})
+        first.send_row({"stage": "reinforcement", "step": step, "reward/mean": step / 10})
     first.close(None)
     write_run(folder, reinforcement=3)
     second = feed_of(folder, tensorboard=TensorBoard())
-    second.follow(folder)
-    second.row({"stage": "reinforcement", "step": 4, "reward/mean": 0.4})
+    second.follow_run(folder)
+    second.send_row({"stage": "reinforcement", "step": 4, "reward/mean": 0.4})
     second.close(SUMMARY)
     events = read(folder / "tensorboard")
     rewards = [(event.step, round(event.value, 6)) for event in events.Scalars("reward/mean")]
@@ -44,8 +44,8 @@ def test_scalars_recipe_and_summary_are_read_back_once_each_after_a_stop(tmp_pat
 def test_logged_step_is_in_the_file_before_the_tracker_is_closed(tmp_path):
     folder, tracker = write_run(tmp_path / "demo"), TensorBoard(folder=str(tmp_path / "board"))
     feed = feed_of(folder, tensorboard=tracker)
-    feed.follow(folder)
-    feed.row({"stage": "reinforcement", "step": 1, "reward/mean": 0.5})
+    feed.follow_run(folder)
+    feed.send_row({"stage": "reinforcement", "step": 1, "reward/mean": 0.5})
     while not (sent := folder / "trackers" / "tensorboard.told").is_file() or "step 1" not in sent.read_text():
         time.sleep(0.01)
     (board,) = (tmp_path / "board").iterdir()

@@ -21,17 +21,17 @@ folder = Path(sys.argv[1])
 FIRST = """
 write_run(folder)
 feed = feed_of(folder, trackio=Trackio())
-feed.follow(folder)
-feed.evaluation("untrained", evaluation(0.25))
+feed.follow_run(folder)
+feed.send_evaluation("untrained", evaluation(0.25))
 for step in (1, 2):
-    feed.row({"stage": "reinforcement", "step": step, "reward/mean": step / 10})
+    feed.send_row({"stage": "reinforcement", "step": step, "reward/mean": step / 10})
 feed.close(None)
 """
 KILLED = """
 write_run(folder, reinforcement=2)
 feed = feed_of(folder, trackio=Trackio())
-feed.follow(folder)
-feed.row({"stage": "reinforcement", "step": 3, "reward/mean": 0.3})
+feed.follow_run(folder)
+feed.send_row({"stage": "reinforcement", "step": 3, "reward/mean": 0.3})
 while "step 3" not in (folder / "trackers" / "trackio.told").read_text():
     time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)  # sent, but possibly not yet in the database
@@ -39,8 +39,8 @@ os.kill(os.getpid(), signal.SIGKILL)  # sent, but possibly not yet in the databa
 AGAIN = """
 write_run(folder, reinforcement=3)
 feed = feed_of(folder, trackio=Trackio())
-feed.follow(folder)
-feed.row({"stage": "reinforcement", "step": 4, "reward/mean": 0.4})
+feed.follow_run(folder)
+feed.send_row({"stage": "reinforcement", "step": 4, "reward/mean": 0.4})
 feed.close(SUMMARY)
 """
 READ = """

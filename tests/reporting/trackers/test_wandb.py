@@ -57,16 +57,16 @@ def quiet_home(tmp_path, monkeypatch):
 def test_offline_each_step_is_in_one_file_of_the_same_run(tmp_path, quiet_home):
     folder = write_run(tmp_path / "demo")
     first = feed_of(folder, wandb=WeightsAndBiases(mode="offline", tags=["small"]))
-    first.follow(folder)
-    first.evaluation("untrained", evaluation(0.25))
+    first.follow_run(folder)
+    first.send_evaluation("untrained", evaluation(0.25))
     for step in (1, 2):
-        first.row({"stage": "reinforcement", "step": step, "reward/mean": step / 10})
+        first.send_row({"stage": "reinforcement", "step": step, "reward/mean": step / 10})
     first.close(None)
     write_run(folder, reinforcement=3)
     second = feed_of(folder, wandb=WeightsAndBiases(mode="offline"))
-    second.follow(folder)
-    second.row({"stage": "reinforcement", "step": 4, "reward/mean": 0.4})
-    second.evaluation("reinforcement", evaluation(0.5), step=3)  # during training, one step late
+    second.follow_run(folder)
+    second.send_row({"stage": "reinforcement", "step": 4, "reward/mean": 0.4})
+    second.send_evaluation("reinforcement", evaluation(0.5), step=3)  # during training, one step late
     second.close(SUMMARY)
     one, other = offline_runs(folder)
     assert {step: metrics.get("reward/mean") for step, metrics in history(one).items()} == {0: None, 1: 0.1, 2: 0.2}

@@ -22,7 +22,7 @@ from whetstone.data.traces.records import Record
 
 @dataclass(slots=True)
 class CallIndex:
-    """Digests of all calls of a file, added in the order of the file."""
+    """Index of the model calls of all files, by digests of their messages. Filled in a first pass over the files."""
 
     leaves: dict[bytes, list[int]] = field(default_factory=dict)
     """Digest of the messages of a call that no other call repeats → numbers of the calls with these messages."""
@@ -37,11 +37,11 @@ class CallIndex:
     _unread: set[int] = field(default_factory=set)
 
     def add(self, number: int, record: Record) -> None:
-        """Add a call.
+        """Add the model call of one record.
 
         Args:
-            number: Number of the record in the file.
-            record: The call.
+            number: Number of the record, counted over all files.
+            record: The record.
         """
         group = _digest(b"", record.group)
         if record.is_fallback:
@@ -74,16 +74,16 @@ class CallIndex:
             numbers[repeated] = number
 
     def select_records(self) -> set[int]:
-        """Return the numbers of the records that are imported."""
+        """Return the numbers of the records to import: calls that no longer call repeats, and unreadable records."""
         chosen = {*self._unread, *(number for numbers in self.leaves.values() for number in numbers)}
         return {number for number in chosen if not self.is_replaced(number)}
 
     def is_replaced(self, number: int) -> bool:
-        """Return whether a record sums up a trace whose model calls are in the file."""
+        """Return whether a record is the summary of a trace whose model calls are also in the files."""
         return number in self._fallbacks and self._groups[number] in self._called
 
     def restore_thoughts(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return messages with the reasoning of the calls that wrote them."""
+        """Return messages with missing reasoning restored from the calls whose outputs they are."""
         restored = []
         for message, digest in zip(messages, chain_digests(messages), strict=True):
             thought = self.thoughts.get(digest) if message["role"] == "assistant" else None

@@ -58,7 +58,7 @@ def read_conversation_file(path: Path) -> Iterator[Record]:
 
 
 def read_conversation_row(row: Row) -> Record:
-    """Return the conversation of a row."""
+    """Read the conversation of a row; its first problem is stored in the record."""
     shapes = MessageShapes()
     columns = {name: value for name, value in row.columns.items() if value not in (None, "")}
     name = next((name for name in CONVERSATIONS if name in columns), None)
@@ -99,7 +99,9 @@ def find_columns(header: Sequence[str], renamed: Mapping[str, str]) -> dict[str,
     """
     for meaning, name in renamed.items():
         if meaning not in CSV_COLUMNS:
-            raise DataError(f"--column {meaning}={name}: no such meaning; there are: {', '.join(CSV_COLUMNS)}")
+            raise DataError(
+                f"--column {meaning}={name}: unknown meaning {meaning!r}; use one of {', '.join(CSV_COLUMNS)}"
+            )
         if name not in header:
             raise DataError(f'--column {meaning}={name}: no column "{name}"{did_you_mean(name, header)}')
     lower = {name.strip().lower(): name for name in reversed(header)}
@@ -166,14 +168,14 @@ def _read_csv_rows(key: str, rows: Sequence[Row], columns: Mapping[str, str]) ->
 
 
 def _with_system(messages: list[dict[str, Any]], system: Any) -> list[dict[str, Any]]:
-    """Return messages that start with the text of a `system` column, unless they have a system message."""
+    """Return messages with the text of a `system` column as the first message, unless they have a system message."""
     if isinstance(system, str) and system.strip() and (not messages or messages[0]["role"] != "system"):
         return [{"role": "system", "content": system}, *messages]
     return messages
 
 
 def _declared_tools(value: Any, shapes: MessageShapes) -> list[dict[str, Any]] | None:
-    """Return the tools of a column; a problem is stored in `shapes`, unless it has one."""
+    """Return the tools that a column declares; if they cannot be read, store the problem and return None."""
     try:
         return read_tools(value)
     except TraceError as error:

@@ -19,12 +19,11 @@ from whetstone.data.conversations import Conversation, read_conversation
 from whetstone.data.row_readers import Row
 from whetstone.data.sensitive import collect_texts, count_sensitive, mask_sensitive, redact_sensitive, redact_texts
 from whetstone.data.traces.call_index import CallIndex, chain_digests
-from whetstone.data.traces.check_conversation import check_messages
 from whetstone.data.traces.message_shapes import MessageShapes, read_tools
 from whetstone.data.traces.records import ImportProblem, Record, RefusalReason, TraceError
 from whetstone.data.traces.text_calls import has_text_calls, read_text_calls
 from whetstone.data.traces.trace_formats import TraceFormat
-from whetstone.errors import DataError
+from whetstone.errors import DataError, did_you_mean
 
 MAX_PLACES = 5
 """Maximum number of places that the report lists per reason."""
@@ -34,7 +33,7 @@ _EMPTY_ANSWER = "empty answer"
 
 @dataclass(slots=True)
 class ImportOptions:
-    """Settings of an import."""
+    """Settings of `whetstone data import`."""
 
     tools: Sequence[Mapping[str, Any]] | None = None
     """Declarations of tools for records without; None: such records have no tools."""
@@ -46,15 +45,18 @@ class ImportOptions:
 
 @dataclass(slots=True)
 class ImportReport:
-    """Number of records by outcome, with the first places of each reason."""
+    """Counts of an import: records by outcome, and the first places of each reason for a refusal."""
 
     records: int = 0
+    """Number of records in the files."""
     merged: int = 0
     """Number of model calls whose messages are part of a longer call."""
     other: Counter[str] = field(default_factory=Counter)
     """Kind of records without a conversation → number."""
     trainable: int = 0
+    """Number of conversations that can be trained."""
     refused: Counter[RefusalReason] = field(default_factory=Counter)
+    """Reason → number of conversations that cannot be trained."""
     places: dict[RefusalReason, list[str]] = field(default_factory=dict)
     """Reason → first places, each with its detail."""
     sensitive: Counter[str] = field(default_factory=Counter)
@@ -72,14 +74,14 @@ class ImportReport:
         return self.trainable + self.refused.total()
 
     def count_refusal(self, where: str, problem: ImportProblem) -> None:
-        """Count a conversation that cannot be trained."""
+        """Count a conversation that cannot be trained, and keep its place if it is among the first of its reason."""
         self.refused[problem.reason] += 1
         places = self.places.setdefault(problem.reason, [])
         if len(places) < MAX_PLACES:
             places.append(mask_sensitive(f"{where}  {problem.detail}".rstrip()))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as plain values."""
+        """Return the counts as JSON values; each reason has its number (`count`) and first places (`first`)."""
         names = ("records", "merged", "trainable", "text_calls", "repeated_turns")
         refused = {
             str(reason): {"count": count, "first": self.places[reason]} for reason, count in self.refused.most_common()
@@ -90,19 +92,24 @@ class ImportReport:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Outcome of one conversation."""
+    """Result of importing one conversation: a row of training data, or the reason why there is none."""
 
     where: str
+    """Place in the trace file."""
     problem: ImportProblem | None = None
+    """Why the conversation cannot be trained; None if it can."""
     line: bytes | None = None
     """Row of the data file as JSON; None if the conversation cannot be trained."""
 
 
 class ConversationImporter:
-    """Imports the conversations of trace files.
+    """Imports the conversations of trace files as rows of training data (`whetstone data import`).
 
     Args:
         options: Settings of the import.
+
+    Attributes:
+        report: Counts, complete when all outcomes are read.
     """
 
     def __init__(self, options: ImportOptions) -> None:
@@ -189,7 +196,7 @@ class ConversationImporter:
             conversation = read_conversation(Row(record.where, columns))
         except DataError as error:
             raise TraceError(RefusalReason.INVALID, str(error).removeprefix(f"{record.where}  ")) from None
-        if not conversation.learned(lambda *_: True):
+        if not conversation.get_trained_turns(lambda *_: True):
             raise TraceError(RefusalReason.NOT_TRAINED, ", ".join(conversation.count_exclusions(lambda *_: True)))
         self._check_duplicate(record.where, conversation, messages)
         if self._options.check is not None and (problem := self._options.check(conversation)) is not None:
@@ -217,7 +224,7 @@ class ConversationImporter:
 
 
 def conversation_row(conversation: Conversation) -> dict[str, Any]:
-    """Return a conversation as a row in the OpenAI format; turns that are not trained have the weight 0."""
+    """Convert a conversation into a row in the OpenAI format; turns that are not trained have `weight: 0`."""
     messages = []
     for message, exclusion in zip(conversation.messages, conversation.exclusions, strict=True):
         is_excluded = exclusion not in ("", _EMPTY_ANSWER)
@@ -227,7 +234,7 @@ def conversation_row(conversation: Conversation) -> dict[str, Any]:
 
 
 def describe_report(report: ImportReport) -> list[str]:
-    """Return the lines of a report without the reasons."""
+    """Format the totals of a report as lines; the reasons of refusals are not included."""
     lines = [
         f"{report.num_conversations} conversations: {report.trainable} can be trained, {report.refused.total()} cannot"
     ]
@@ -252,15 +259,82 @@ def describe_report(report: ImportReport) -> list[str]:
 
 
 def load_tools(path: Path) -> list[dict[str, Any]]:
-    """Return the declarations of tools in a JSON file.
+    """Load tool declarations from a JSON file (`--tools`).
+
+    Returns:
+        Declarations in the OpenAI format.
 
     Raises:
-        DataError: The file cannot be read, or has no declarations.
+        DataError: The file cannot be read, or is not a list of declarations.
     """
     try:
         tools = read_tools(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, TraceError) as error:
         raise DataError(f"{path}: {error}") from None
     if tools is None or not all(ToolSpec.from_openai(tool).parameters for tool in tools):
-        raise DataError(f"{path}: a JSON list of declarations of tools is expected")
+        raise DataError(f"{path}: a JSON list of tool declarations with a name and parameters is expected")
     return tools
+
+
+Message = Mapping[str, Any]
+
+
+def check_messages(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> ImportProblem | None:
+    """Find the first problem that prevents training on a conversation, or return None.
+
+    Args:
+        messages: Messages in the OpenAI format.
+        tools: Tool declarations in the OpenAI format.
+    """
+    if not messages:
+        return ImportProblem(RefusalReason.NO_MESSAGES)
+    if not any(message["role"] == "assistant" for message in messages):
+        return ImportProblem(RefusalReason.NO_ANSWER)
+    if messages[0]["role"] in ("assistant", "tool"):
+        return ImportProblem(RefusalReason.FIRST_ROLE, f"messages[0] is of the {messages[0]['role']}")
+    return _check_results(messages) or _check_tools(messages, tools)
+
+
+def _check_results(messages: Sequence[Message]) -> ImportProblem | None:
+    place = 0
+    while place < len(messages):
+        message = messages[place]
+        if message["role"] == "tool":
+            return ImportProblem(RefusalReason.MISSING_CALL, f"messages[{place}]")
+        place += 1
+        calls = message.get("tool_calls", ())
+        if message["role"] != "assistant":
+            continue
+        end = place
+        while end < len(messages) and messages[end]["role"] == "tool":
+            end += 1
+        results = messages[place:end]
+        known = {call["id"] for call in calls}
+        for index, result in enumerate(results, start=place):
+            if len(results) > len(calls) or (known != {""} and result.get("tool_call_id", "") not in {*known, ""}):
+                return ImportProblem(
+                    RefusalReason.MISSING_CALL, f"messages[{index}] {result.get('tool_call_id', '')}".rstrip()
+                )
+        # a last turn can wait for its results, but calls in separate rows are one turn only if results follow
+        if len(results) < len(calls) and (end < len(messages) or message.get("is_joined")):
+            answered = {result.get("tool_call_id") for result in results}
+            names = [call["function"]["name"] for call in calls if call["id"] not in answered]
+            return ImportProblem(RefusalReason.MISSING_RESULT, f"messages[{place - 1}]: {', '.join(names)}")
+        place = end
+    return None
+
+
+def _check_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> ImportProblem | None:
+    calls = [
+        (place, call["function"]) for place, message in enumerate(messages) for call in message.get("tool_calls", ())
+    ]
+    declared = {tool["function"]["name"]: tool["function"] for tool in tools}
+    for place, call in calls:
+        name = call["name"]
+        if not tools:
+            return ImportProblem(RefusalReason.MISSING_SCHEMA, f"messages[{place}] calls {name}; no tools are declared")
+        if name not in declared:
+            return ImportProblem(RefusalReason.UNDECLARED, f"messages[{place}]: {name}{did_you_mean(name, declared)}")
+        if "parameters" not in declared[name] and json.loads(call["arguments"]):
+            return ImportProblem(RefusalReason.MISSING_SCHEMA, f"{name} is declared without parameters")
+    return None

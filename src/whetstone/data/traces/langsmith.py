@@ -20,7 +20,7 @@ _THREADS = ("thread_id", "session_id", "conversation_id")
 
 
 def read_langsmith(path: Path) -> Iterator[Record]:
-    """Yield the records of a file.
+    """Yield one record per run of a LangSmith export.
 
     Raises:
         DataError: The file cannot be read at all.

@@ -50,17 +50,18 @@ _KNOWN = frozenset({
 
 
 class MessageShapes:
-    """Reads the messages of one record, and stores its first problem."""
+    """Reads the messages of one record into the OpenAI format, and stores the first problem instead of raising it."""
 
     def __init__(self) -> None:
         self.problem: ImportProblem | None = None
+        """First problem; None if all messages can be read."""
         self.tools: list[Any] = []
         """Declarations of tools that are written among the messages."""
         self.unread: dict[str, None] = {}
         """Keys that nothing reads, such as `messages[].mood`."""
 
     def read(self, value: Any, path: str = "messages") -> list[dict[str, Any]]:
-        """Return the messages of a list, of one message, or of the JSON of either.
+        """Read messages from a list, a single message, or the JSON of either.
 
         Args:
             value: The messages.
@@ -83,7 +84,7 @@ class MessageShapes:
         return messages
 
     def add_problem(self, reason: RefusalReason, detail: str) -> None:
-        """Store a problem if it is the first."""
+        """Store a problem unless an earlier one is stored."""
         self.problem = self.problem or ImportProblem(reason, detail)
 
     def _read_item(self, item: Any, path: str) -> Iterator[dict[str, Any]]:
@@ -246,7 +247,7 @@ def _read_call(value: Any, path: str) -> dict[str, Any]:
     """Return a call in the OpenAI format.
 
     Raises:
-        TraceError: It is not a call of a function, or its arguments are not a JSON object.
+        TraceError: The value is not a function call, or its arguments are not a JSON object.
     """
     if not isinstance(value, Mapping):
         raise TraceError(RefusalReason.ARGUMENTS, f"{path}: not a call but {_kind(value)}")
@@ -313,7 +314,7 @@ def _read_tool(tool: Any) -> dict[str, Any]:
     """Return a declaration in the OpenAI format.
 
     Raises:
-        TraceError: It is not the declaration of a function.
+        TraceError: The value is not the declaration of a function.
     """
     fields = tool.get("function", tool) if isinstance(tool, Mapping) else None
     if not isinstance(fields, Mapping) or not isinstance(fields.get("name"), str):
@@ -327,7 +328,7 @@ def _read_tool(tool: Any) -> dict[str, Any]:
 
 
 def decode_text(value: Any) -> Any:
-    """Return the JSON value of a text that holds a list or an object; any other value as it is."""
+    """Parse a text that contains a JSON list or object; return any other value unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         with suppress(ValueError, RecursionError):
             return json.loads(value)

@@ -23,7 +23,7 @@ _NANOSECONDS = 1_000_000_000
 def export_episode(
     episode: Trajectory, tools: Sequence[ToolSpec] = (), *, model: str = "policy", start_seconds: float = 0.0
 ) -> dict[str, Any]:
-    """Return the trace of an episode as an object of OTLP/JSON.
+    """Convert an episode into one trace, as an OTLP/JSON object.
 
     Args:
         episode: The episode.
@@ -114,7 +114,7 @@ def _results(message: Message, observation: Sequence[Message]) -> Iterator[tuple
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """Return a message with parts, as the conventions define it."""
+    """Convert a message into the form with `parts` of the OpenTelemetry conventions."""
     if message.role == "tool":
         part = {"type": "tool_call_response", "id": message.tool_call_id, "response": message.text}
         return {"role": "tool", "parts": [part]}
@@ -133,7 +133,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
-    """Return arguments as an object if that has the same text, otherwise as text."""
+    """Return the arguments of a call as an object if its JSON is the same text; otherwise as the text itself."""
     with suppress(ValueError, RecursionError):
         value = json.loads(text)
         if json.dumps(value, ensure_ascii=False) == text:

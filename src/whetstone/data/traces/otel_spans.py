@@ -37,7 +37,7 @@ _MAX_DEPTH = 64
 
 
 def read_otel(path: Path) -> Iterator[Record]:
-    """Yield the records of a file.
+    """Yield one record per span of a file, with messages from its attributes, events or log records.
 
     Raises:
         DataError: The file cannot be read at all.
@@ -117,7 +117,7 @@ def _read_span(where: str, span: Mapping[str, Any]) -> Iterator[Record]:
 
 
 class _LoggedCall:
-    """Log records of one span."""
+    """Messages of one model call that is recorded as log records instead of span attributes."""
 
     def __init__(self, where: str, group: str) -> None:
         self.where, self.group = where, group
@@ -125,13 +125,13 @@ class _LoggedCall:
         self.has_answer = False
 
     def answer(self, where: str) -> Iterator[Record]:
-        """Yield the call with its last choice."""
+        """Yield the record of the call after a choice was added to its log records."""
         self.has_answer = True
         for messages, tools, problem in CallContent(self.messages.inputs, self.messages.outputs[-1:]).read():
             yield Record(where, messages, tools, problem, self.group)
 
     def finish(self) -> Iterator[Record]:
-        """Yield the call if it has no answer."""
+        """Yield the record of the call if its answer was never logged; called at the end of the file."""
         if not self.has_answer:
             for messages, tools, problem in CallContent(self.messages.inputs).read():
                 yield Record(self.where, messages, tools, problem, self.group)
@@ -170,7 +170,7 @@ def decode_attributes(value: Any) -> dict[str, Any]:
 
 
 def decode_value(value: Any, depth: int = 0) -> Any:
-    """Return the value of an OTLP `AnyValue`; a value without a type as it is."""
+    """Convert an OTLP `AnyValue` into a plain value; a value without a type is unchanged."""
     if not isinstance(value, Mapping) or len(value) != 1 or depth > _MAX_DEPTH:
         return value
     ((kind, inner),) = value.items()

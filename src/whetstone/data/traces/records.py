@@ -45,17 +45,24 @@ REMEDIES: Mapping[RefusalReason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ImportProblem:
-    """A reason with its detail."""
+    """Reason why a conversation cannot be trained, with its detail."""
 
     reason: RefusalReason
+    """Reason, under which the conversation is counted."""
     detail: str = ""
+    """Place in the record and value, such as `messages[3]: search`; can be empty."""
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else str(self.reason)
 
 
 class TraceError(Exception):
-    """A part of a record cannot be read; the reader of the record stores the problem and continues."""
+    """Part of a record cannot be read. The reader of the record stores the problem and continues.
+
+    Args:
+        reason: Reason under which the record is counted.
+        detail: Place in the record and value.
+    """
 
     def __init__(self, reason: RefusalReason, detail: str = "") -> None:
         super().__init__(detail)
@@ -64,7 +71,7 @@ class TraceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a file."""
+    """One record of a trace file: a conversation, a model call, or a record of another kind."""
 
     where: str
     """File with line or row, and the id of the span, observation or run."""

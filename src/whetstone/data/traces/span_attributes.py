@@ -27,19 +27,21 @@ _CONTENT_PARTS = ("text", "image_url", "image", "tool_use", "tool_result", "thin
 
 
 ReadCall = tuple[list[dict[str, Any]], list[Any] | None, ImportProblem | None]
-"""Messages, tools and first problem of a call with one of its choices."""
+"""(messages, tools, first problem) of a model call with one of its choices."""
 
 
 @dataclass(slots=True)
 class CallContent:
-    """Messages of a model call as its convention writes them."""
+    """Unparsed messages of a model call, as a tracing convention writes them."""
 
     inputs: Any = ()
+    """Messages that the model read."""
     outputs: Sequence[Any] = ()
     """Choices, or messages of one turn."""
     instructions: Any = None
     """System instructions outside of the messages."""
     tools: Any = None
+    """Tool declarations; None if the span has none."""
     is_one_turn: bool = False
     """Whether the outputs are messages of one turn rather than choices."""
 
@@ -76,7 +78,9 @@ class EventMessages:
     """Messages of a call that are recorded as events, one event per message."""
 
     inputs: list[Any] = field(default_factory=list)
+    """Messages that the model read."""
     outputs: list[Any] = field(default_factory=list)
+    """Choices of the model."""
 
     def add(self, name: str, fields: Mapping[str, Any]) -> bool:
         """Add an event; returns whether it is a message.
@@ -217,7 +221,7 @@ def _is_content_part(part: Any) -> bool:
 
 
 def _find_tools(attributes: Mapping[str, Any]) -> Any:
-    """Return the declarations of tools in the attributes of a span."""
+    """Return the tool declarations in the attributes of a span, in any convention; None without declarations."""
     if attributes.get("gen_ai.tool.definitions"):
         return _decode_attribute(attributes, "gen_ai.tool.definitions")
     declared = [tool.get("tool", tool) for tool in _nested(attributes, "llm.tools") if isinstance(tool, Mapping)]
@@ -264,7 +268,7 @@ def _decode_attribute(attributes: Mapping[str, Any], name: str) -> Any:
     """Return the value of an attribute, decoded if it is JSON.
 
     Raises:
-        TraceError: It is the beginning of a JSON value.
+        TraceError: The attribute is truncated JSON.
     """
     value = attributes.get(name)
     decoded = decode_text(value)

@@ -28,7 +28,7 @@ _INTRODUCTION = re.compile(
 
 
 def has_text_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the text of a message of the assistant contains a call, and no message has a separate call."""
+    """Return whether assistant messages contain `<tool_call>` in their text, and none has separate tool calls."""
     own = [message for message in messages if message["role"] == "assistant"]
     return any("<tool_call>" in str(message.get("content")) for message in own) and not any(
         message.get("tool_calls") for message in own
@@ -36,7 +36,7 @@ def has_text_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def read_text_calls(messages: Sequence[Mapping[str, Any]], shapes: MessageShapes) -> list[dict[str, Any]]:
-    """Return messages with separate calls and results.
+    """Convert tool calls and results in the text of messages into separate calls and results.
 
     Args:
         messages: Messages in the OpenAI format.

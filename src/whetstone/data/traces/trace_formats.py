@@ -26,11 +26,14 @@ _TABLES = (".csv", ".tsv", ".parquet")
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """A format and its reader."""
+    """Format of trace files with its reader."""
 
     name: str
+    """Value of `--from`."""
     title: str
+    """Description in the report of an import."""
     read: Callable[[Path], Iterator[Record]]
+    """Yields the records of a file."""
     has_calls: bool = False
     """Whether a record is a model call, which repeats the messages of the calls before it."""
 
@@ -47,11 +50,11 @@ FORMATS: Mapping[str, TraceFormat] = {
         TraceFormat("csv", "a table", read_conversation_file),
     )
 }
-"""Name → format."""
+"""Value of `--from` → format."""
 
 
 def find_format(path: Path, name: str = "auto", columns: Mapping[str, str] | None = None) -> TraceFormat:
-    """Return the format of a file.
+    """Find the format and reader of a trace file.
 
     Args:
         path: The file.
@@ -75,7 +78,10 @@ def find_format(path: Path, name: str = "auto", columns: Mapping[str, str] | Non
 
 
 def detect_format(path: Path) -> str:
-    """Return the name of the format of a file, or why it is not recognized.
+    """Detect the format of a file from its suffix and first rows.
+
+    Returns:
+        Name of the format; otherwise the reason why no format is recognized.
 
     Raises:
         DataError: The file does not exist, or cannot be read at all.

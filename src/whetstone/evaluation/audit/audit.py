@@ -6,20 +6,28 @@ Checks: the reward varies; a right episode outscores every wrong one; an episode
 with an early stop never wins; giving up scores no more than an honest failure; an episode that cannot be judged is
 invalid and has no score; rescoring gives the same score; components keep their names; small changes of weights change
 no order.
+
+Ground truth: whether an episode did its task is decided by the environment, or else by the expert's answer, and never
+by the audited reward.
+
+Note:
+    An environment can be wrong, too. A player without any action never counts as successful, and for a player that
+    stops immediately the result is undecided, since it may be luck. An answer somewhere in a text does not count: it
+    must be the last words, or the full text.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, NoReturn
 
 from whetstone.chat import Message, ToolSpec, assistant
 from whetstone.environments import Environment
-from whetstone.evaluation.audit.ground_truth import task_completed
+from whetstone.errors import InfrastructureError
 from whetstone.evaluation.audit.probe_policies import (
     IDLE,
     NEVER_ACT,
@@ -30,7 +38,6 @@ from whetstone.evaluation.audit.probe_policies import (
     PlayerView,
     truncate_last_turn,
 )  # fmt: skip
-from whetstone.evaluation.audit.tripwire import DeadJudge, Tripwire
 from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.evaluation.environment_checks.chance_level import (
     is_explained_by_luck,
@@ -39,8 +46,12 @@ from whetstone.evaluation.environment_checks.chance_level import (
 )
 from whetstone.evaluation.environment_checks.play_episode import play_with_policy
 from whetstone.rewards import Composed, GroupReward, Reward, score_group, score_trajectory
+from whetstone.rewards.answers.exact_match import normalize_answer, same_answer
+from whetstone.rewards.answers.final_answer import final_answer
+from whetstone.rewards.calls.canonical import list_calls, same_call
 from whetstone.rewards.judge_rewards.judge_input import format_episode
 from whetstone.rewards.judge_usage import replace_judges
+from whetstone.rewards.judges import Meter, Question
 from whetstone.rewards.learned.model import EpisodePair
 from whetstone.tasks import Expert, Source
 from whetstone.trajectory import EndReason, Task, Trajectory
@@ -52,40 +63,82 @@ _CLOSE = 1e-9
 _MOST_SHOWN = 3
 
 
+class Tripped(Exception):
+    """The audited reward has read an input that the audit replaced by a `Tripwire`."""
+
+
+class Tripwire(Mapping[str, Any]):
+    """Substitute for a reward's input that raises `Tripped` on any access, to find out whether the reward reads it."""
+
+    def __init__(self) -> None:
+        self.touched = False
+        """Whether the mapping was accessed."""
+
+    def __getitem__(self, key: str) -> Any:
+        self._trip()
+
+    def __iter__(self) -> Iterator[str]:
+        self._trip()
+
+    def __len__(self) -> int:
+        self._trip()
+
+    def _trip(self) -> NoReturn:
+        self.touched = True
+        raise Tripped("the audit has replaced this input by one that cannot be read")
+
+
+class DeadJudge:
+    """Substitute for a judge that fails on every question, to test how a reward handles a failing judge."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+
+    async def answer(self, question: Question) -> Mapping[str, Any]:
+        """Count the request and raise `InfrastructureError`, as for an unreachable judge."""
+        self.meter.requests += 1
+        raise InfrastructureError("the audit has replaced the judge by one that fails")
+
+    async def close(self) -> None:
+        """Do nothing; there is no connection to close."""
+
+
 @dataclass(frozen=True, slots=True)
 class AuditedEpisode:
-    """One episode with its score."""
+    """One audited episode: who played it, its score, and whether it did the task."""
 
     player: str
+    """Name of the probe policy in `PLAYERS`, or `unfinished`."""
     task: Task
     trajectory: Trajectory
-    """With its score, if the reward returned one."""
+    """The episode, with its score if the reward returned one."""
     deserved: bool | None
-    """None if it is a matter of judgment; the episode is then not compared."""
+    """Whether the episode did its task; None if that is undecided, so that the episode is not compared."""
     luck: float = 0.0
-    """The probability that random moves are right."""
+    """Probability that an episode with random moves does the task."""
 
     @property
     def value(self) -> float | None:
-        """Return the outcome."""
+        """Return the outcome reward; None if the episode has no score."""
         return self.trajectory.score.value if self.trajectory.score is not None else None
 
     @property
     def total(self) -> float | None:
-        """Return the outcome plus the rewards of turns."""
+        """Return the outcome reward plus the rewards of all turns; None if the episode has no score."""
         score = self.trajectory.score
         return score.value + sum(score.turns or ()) if score is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Score of a right episode without one of the reward's inputs."""
+    """Score of a right episode after one input of the reward was replaced by a `Tripwire`."""
 
     name: str
-    """Name of the missing input."""
+    """Name of the replaced input."""
     is_read: bool
+    """Whether the reward read the input."""
     value: float | None
-    """None if the episode has no score."""
+    """Outcome reward; None if the episode has no score."""
 
 
 @dataclass(slots=True)
@@ -107,8 +160,8 @@ class Audit:
     max_turns: int = 12
     tried: list[AuditedEpisode] = field(default_factory=list)
 
-    async def checks(self) -> AsyncIterator[Check]:
-        """Run the checks; yield their results one after the other."""
+    async def run_checks(self) -> AsyncIterator[Check]:
+        """Play and score the episodes, then run all checks; yield each result as soon as it is known."""
         began = time.perf_counter()
         num_skipped = 0
         for number in range(self.tasks):
@@ -141,12 +194,18 @@ class Audit:
 
     @property
     def constant_reward(self) -> float | None:
-        """Return the total reward of every episode, including rewards of turns, if all are equal; else None."""
+        """Return the total reward that all episodes have in common, including turn rewards; None if they differ."""
         totals = [one.total for one in self.tried if one.total is not None]
         return totals[0] if totals and max(totals) - min(totals) <= _CLOSE else None
 
-    def table(self) -> list[dict[str, Any]]:
-        """Return one row per player: episodes, fraction that did the task, mean scores, fraction without a score."""
+    def summarize_players(self) -> list[dict[str, Any]]:
+        """Summarize the episodes of each player.
+
+        Returns:
+            One row per player: `episodes`, `deserved` (fraction that did the task), `score_deserved` and
+            `score_undeserved` (mean rewards of episodes that did and did not; None without such), and `invalid`
+            (fraction without a score).
+        """
         rows = []
         for player in (*PLAYERS, UNFINISHED):
             own = [one for one in self.tried if one.player == player]
@@ -167,8 +226,8 @@ class Audit:
                 )
         return rows
 
-    def pairs(self) -> list[list[EpisodePair]]:
-        """Return pairs of the right episode and each wrong one by task, as texts."""
+    def build_pairs(self) -> list[list[EpisodePair]]:
+        """Return, for each task, pairs of the expert's right episode and each wrong episode, as texts."""
         pairs = []
         for tried in self._by_task():
             good = next((one for one in tried if one.player == "expert" and one.deserved), None)
@@ -195,7 +254,7 @@ class Audit:
         ]
 
     async def _played(self, task: Task, player: Player, name: str, id: str) -> tuple[Trajectory, float]:
-        """Play an episode; return it with the probability of success by luck."""
+        """Play an episode; return (trajectory, probability of success by luck)."""
         turn = 0
         chances: list[float | None] = []
 
@@ -234,7 +293,7 @@ class Audit:
         return list(by_task.values())
 
     def _paid(self, one: AuditedEpisode) -> float | None:
-        """Return the outcome, or the total with turns if all outcomes are equal and only turns are rewarded."""
+        """Return the reward to compare: the outcome, or the total with turn rewards if all outcomes are equal."""
         return one.total if self._turns_are_all else one.value
 
     @property
@@ -256,7 +315,7 @@ class Audit:
         )
 
     async def _constancy(self) -> Check | None:
-        """Report a reward that is the same for every episode: no order of episodes can then be checked."""
+        """Report a reward that is the same for every episode, so that episodes cannot be compared; otherwise None."""
         constant = self.constant_reward
         if constant is None:
             return None
@@ -320,7 +379,7 @@ class Audit:
 
     @property
     def _rightly_silent(self) -> set[str]:
-        """Return the tasks that the expert solves without a tool although it uses tools for others."""
+        """Return the ids of tasks that the expert solves without a tool, if it uses tools for other tasks."""
         expert = [one for one in self.tried if one.player == "expert" and one.deserved]
         calls = any(one.trajectory.calls for one in expert)
         return {one.task.id for one in expert if calls and not one.trajectory.calls}
@@ -362,7 +421,10 @@ class Audit:
         return Check("no pay for giving up", CheckStatus.FAIL, message, mend)
 
     def _turns(self) -> Check | None:
-        """Check sums of turn rewards; only a warning, since estimators may compare turns with turns."""
+        """Check that sums of turn rewards favor right episodes; a failure is only a warning.
+
+        Advantage estimators may compare turns with turns rather than sums.
+        """
         if self._turns_are_all or not any(one.trajectory.score and one.trajectory.score.turns for one in self.tried):
             return None
         faults = []
@@ -493,3 +555,59 @@ def _some(faults: Sequence[str]) -> str:
     different = list(dict.fromkeys(faults))
     more = f" and {len(different) - _MOST_SHOWN} more" if len(different) > _MOST_SHOWN else ""
     return "; ".join(different[:_MOST_SHOWN]) + more
+
+
+# ------------------------------------------------------------ ground truth: whether an episode did its task
+
+
+def task_completed(trajectory: Trajectory, expert: Trajectory, task: Task, player: str = "") -> bool | None:
+    """Return whether an episode did its task; None if undecided.
+
+    The environment's `success` decides, or else the comparison with the expert's answer or calls. The result is
+    undecided if the right answer follows other words, which some rewards accept, or if success may be luck.
+
+    Args:
+        trajectory: The episode.
+        expert: The expert's episode of the same task.
+        task: The task.
+        player: Name of the player of the episode.
+    """
+    did = _did(trajectory, expert, task)
+    return None if did and player in STOP_EARLY else did and not _unmoved(trajectory, player)
+
+
+def _unmoved(trajectory: Trajectory, player: str) -> bool:
+    """Return whether the player never acts and the environment reports success."""
+    return player in NEVER_ACT and "success" in trajectory.final
+
+
+def _did(trajectory: Trajectory, expert: Trajectory, task: Task) -> bool | None:
+    """Return the environment's `success` if it reports one; otherwise whether answer or calls equal the expert's."""
+    if "success" in trajectory.final and "success" in expert.final:
+        solved = bool(trajectory.final["success"])
+        return None if trajectory is expert and not solved else solved  # out of turns: no reference
+    if trajectory is expert:
+        return True
+    if trajectory.ended is EndReason.MAX_TOKENS:
+        return False
+    answer = final_answer(trajectory)
+    wanted = final_answer(expert)
+    named = "answer" not in task.private and bool({"calls", "possible_answer"} & set(task.private))
+    if named or wanted is None or not wanted.strip():  # the task requires calls
+        return _calls_like(trajectory, expert)
+    if answer is None:
+        return False
+    known: Sequence[str] = [wanted, *([str(task.private["answer"])] if "answer" in task.private else [])]
+    if any(same_answer(answer, one) for one in known):
+        return True
+    return None if any(_says_last(answer, one) for one in known) else False
+
+
+def _says_last(answer: str, wanted: str) -> bool:
+    words, last_words = normalize_answer(answer).split(), normalize_answer(wanted).split()
+    return bool(last_words) and words[-len(last_words) :] == last_words
+
+
+def _calls_like(trajectory: Trajectory, expert: Trajectory) -> bool:
+    calls, expert_calls = list_calls(trajectory), list_calls(expert)
+    return len(calls) == len(expert_calls) and all(map(same_call, calls, expert_calls))

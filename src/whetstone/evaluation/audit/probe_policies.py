@@ -28,14 +28,18 @@ _WRONG = "zanzibar"
 
 @dataclass(frozen=True, slots=True)
 class PlayerView:
-    """Input of a player."""
+    """Input of a player at one turn."""
 
     conversation: Sequence[Message]
+    """Messages so far, the last one being the observation."""
     tools: Sequence[ToolSpec]
+    """Tools of the environment."""
     admissible: Sequence[str]
+    """Commands that the environment lists as admissible; empty if it lists none."""
     expert: Message | None
     """The expert's next message, or only the answer if tasks have no expert; None if there is neither."""
     turn: int
+    """Index of the turn, from 0."""
     has_expert: bool = True
     """Whether there is an expert that demonstrates the use of tools."""
 
@@ -44,7 +48,7 @@ Player = Callable[[PlayerView], Message]
 
 
 def expert_player(seen: PlayerView) -> Message:
-    """Do the task."""
+    """Return the expert's message, which does the task."""
     return seen.expert or assistant("")
 
 
@@ -65,17 +69,17 @@ class Failing:
 
 
 def empty_message_player(seen: PlayerView) -> Message:
-    """Return an empty message."""
+    """Return an empty message without calls."""
     return assistant("")
 
 
 def give_up_player(seen: PlayerView) -> Message:
-    """Answer without a call that it does not know."""
+    """Return a message that gives up ("I do not know"), without a call."""
     return assistant("I do not know.")
 
 
 def guessing_player(seen: PlayerView) -> Message:
-    """Guess immediately."""
+    """Return a guess as the answer in the first turn, without a call."""
     return assistant("The answer is 0.")
 
 
@@ -86,23 +90,23 @@ class AlwaysCalls:
         self._chance = RandomPolicy(seed)
 
     def __call__(self, seen: PlayerView) -> Message:
-        """Return a call, if there are tools."""
+        """Return a call with valid arguments; without tools, a text."""
         for _ in range(20):
-            action = self._chance.action(seen.conversation, seen.tools, seen.admissible)
+            action = self._chance.choose_action(seen.conversation, seen.tools, seen.admissible)
             if action.tool_calls or not seen.tools:
                 return action
         return action
 
 
 class Random:
-    """Random policy."""
+    """Plays random admissible actions, calls or words; see `RandomPolicy`."""
 
     def __init__(self, seed: int) -> None:
         self._chance = RandomPolicy(seed)
 
     def __call__(self, seen: PlayerView) -> Message:
-        """Return a random action."""
-        return self._chance.action(seen.conversation, seen.tools, seen.admissible)
+        """Return a random action among those of the turn."""
+        return self._chance.choose_action(seen.conversation, seen.tools, seen.admissible)
 
 
 def tool_output_player(seen: PlayerView) -> Message:
@@ -131,13 +135,13 @@ def early_injection_player(seen: PlayerView) -> Message:
 
 
 class Garbage:
-    """Repeats one meaningless word."""
+    """Player that repeats one meaningless word."""
 
     def __init__(self, seed: int) -> None:
         self._policy = IMPOSTORS["garbage"](seed)
 
     def __call__(self, seen: PlayerView) -> Message:
-        """Return the next message."""
+        """Return the meaningless word as a message."""
         return self._policy(seen.conversation, seen.tools, seen.admissible)
 
 
@@ -149,7 +153,7 @@ class Nonsense(Garbage):
 
 
 class OneMove(Garbage):
-    """Makes one move or call, then gives up."""
+    """Player that makes one move or call, and then gives up."""
 
     def __init__(self, seed: int) -> None:
         self._policy = IMPOSTORS["early"](seed)
@@ -182,7 +186,7 @@ PLAYERS: Mapping[str, Callable[[int], Player]] = {
 """Name → function that creates a player from a seed."""
 UNFINISHED = "unfinished"
 IDLE = ("nothing", "gives up", "never calls", "injects at once")
-"""Players that do not try."""
+"""Names of players that do not try to do the task."""
 NEVER_ACT = ("nothing", "garbage", "nonsense")
 """Players that never make a move: any reported success of theirs is wrong."""
 STOP_EARLY = ("one move", "stops")
@@ -225,7 +229,7 @@ def _spoiled(message: Message) -> Message:
 
 
 def _wrong(answer: str) -> str:
-    """Return a wrong answer of the same kind."""
+    """Return a wrong answer of the same kind: another number for a number, another text for a text."""
     numbers = list(_NUMBER.finditer(answer))
     if numbers and numbers[-1].end() >= len(answer.rstrip(" .%\n")):
         last = numbers[-1]

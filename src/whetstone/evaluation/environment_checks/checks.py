@@ -3,7 +3,11 @@
     tasks → expert → random → rewards → trivial policies → determinism → another process → concurrency
     → snapshots → end of an episode → invalid actions → speed
 
-Note: A failing check must not hide the others, so each runs separately.
+Note:
+    A failing check must not hide the others, so each runs separately.
+
+    An environment that seeds a global random generator and uses it is reproducible when it runs by itself, but not if
+    other code uses the generator in between. Global generators are therefore also perturbed between turns.
 """
 
 from __future__ import annotations
@@ -12,12 +16,15 @@ import asyncio
 import json
 import multiprocessing
 import pickle
+import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection
 from statistics import fmean, median
 from typing import Any
+
+import numpy
 
 from whetstone.capabilities import implements_protocol
 from whetstone.chat import Message, ToolCall, assistant
@@ -25,7 +32,6 @@ from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools, supports_snapshot
 from whetstone.errors import EpisodeError, InfrastructureError
 from whetstone.evaluation.check_result import Check, CheckStatus
-from whetstone.evaluation.environment_checks import global_rng_check
 from whetstone.evaluation.environment_checks.play_episode import PlayedEpisode, Policy, play_with_policy, replay_actions
 from whetstone.evaluation.environment_checks.random_policy import RandomPolicy
 from whetstone.evaluation.environment_checks.trivial_policies import TrivialPolicyCheck
@@ -50,18 +56,24 @@ _STRANGE = (
 
 @dataclass(slots=True)
 class Contract:
-    """Settings and results of the checks."""
+    """Settings of the checks of one environment, and the numbers that the checks measure."""
 
     make: Callable[[], Environment]
+    """Function that creates an environment."""
     source: Source
+    """Source of tasks."""
     make_source: Callable[[], Source]
     """Function that creates the task source again."""
     reward: Reward
+    """Reward of the episodes."""
     episodes: int = 20
+    """Number of episodes of the expert, and of the random policy."""
     max_turns: int = 60
+    """Maximum number of turns of an episode."""
     needs_process: bool = True
     """Whether the same episode is also played in another process."""
     concurrent: int = 64
+    """Number of concurrent episodes."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """Measured numbers by name, for reports and benchmarks."""
     scores: list[float] = field(default_factory=list)
@@ -69,21 +81,25 @@ class Contract:
 
 
 async def check_contract(contract: Contract) -> AsyncIterator[Check]:
-    """Run all checks; yield their results one after the other."""
+    """Run all checks of an environment; yield each result as soon as it is known.
+
+    Args:
+        contract: Settings; `numbers` and `scores` are filled while the checks run.
+    """
     tried = _Checks(contract)
     checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
-        ("tasks", tried.tasks),
-        ("expert", tried.expert),
-        ("random", tried.random),
-        ("verdict", tried.verdict),
+        ("tasks", tried.check_tasks),
+        ("expert", tried.check_expert),
+        ("random", tried.check_random_policy),
+        ("verdict", tried.check_verdict),
         ("nothing for nothing", tried.trivial_policies),
         ("same again", tried.same_again),
         ("other process", tried.other_process),
         ("side by side", tried.side_by_side),
-        ("kept", tried.snapshots),
-        ("endings", tried.endings),
-        ("strange actions", tried.strange),
-        ("speed", tried.speed),
+        ("kept", tried.check_snapshots),
+        ("endings", tried.check_endings),
+        ("strange actions", tried.check_invalid_actions),
+        ("speed", tried.measure_speed),
     ]
     for name, check in checks:
         began = time.perf_counter()
@@ -96,7 +112,7 @@ async def check_contract(contract: Contract) -> AsyncIterator[Check]:
 
 
 class _Checks:
-    """Checks and their common episodes."""
+    """The checks of one environment; later checks replay the episodes of the random policy."""
 
     def __init__(self, contract: Contract) -> None:
         self.contract, self.numbers = contract, contract.numbers
@@ -105,7 +121,7 @@ class _Checks:
 
     # ------------------------------------------------------------ tasks and rewards
 
-    async def tasks(self) -> Check:
+    async def check_tasks(self) -> Check:
         """Check that an index always gives the same task, and that no training task is held out."""
         contract, count = self.contract, max(100, self.contract.episodes)
         first, second = contract.source, contract.make_source()
@@ -129,8 +145,8 @@ class _Checks:
         )
         return Check("", CheckStatus.PASS, message)
 
-    async def expert(self) -> Check:
-        """Measure the expert's success."""
+    async def check_expert(self) -> Check:
+        """Measure the success rate of the expert; an expert that fails is a fault of the expert or the reward."""
         source = self.contract.source
         if not isinstance(source, Expert):
             return Check("", CheckStatus.WARN, "the source has no expert, so there is nothing to warm up on")
@@ -159,12 +175,12 @@ class _Checks:
             )
         return Check("", CheckStatus.PASS, message)
 
-    async def random(self) -> Check:
-        """Measure the random policy's success."""
+    async def check_random_policy(self) -> Check:
+        """Measure the success rate of the random policy, and keep its episodes for later checks."""
         solved = 0
         for index in range(self.contract.episodes):
             task = self.contract.source.task(index)
-            played = await self._play(task, RandomPolicy(index).action)
+            played = await self._play(task, RandomPolicy(index).choose_action)
             self.chance.append((task, played))
             solved += await self._solved(played, task)
         fraction = solved / self.contract.episodes
@@ -175,17 +191,17 @@ class _Checks:
         return Check("", CheckStatus.PASS, message)
 
     def _looked_at(self) -> list[tuple[Task, PlayedEpisode]]:
-        """Return the episodes of the random policy.
+        """Return (task, episode) of each episode of the random policy.
 
         Raises:
-            RuntimeError: If there are none.
+            RuntimeError: No episode of the random policy finished.
         """
         if not self.chance:
-            raise RuntimeError("no episode of the random policy finished")
+            raise RuntimeError("no episode of the random policy finished, so there is no episode to check")
         return self.chance
 
-    async def verdict(self) -> Check:
-        """Check the verdict at the end, and measure the range of rewards."""
+    async def check_verdict(self) -> Check:
+        """Check the types of `success` and `score` in the verdict, and measure the range of rewards."""
         for _, played in self._looked_at():
             final = played.trajectory.final
             if not final:
@@ -216,33 +232,33 @@ class _Checks:
 
     async def same_again(self) -> Check:
         """Check that task, seed and actions determine the episode, independent of global random generators."""
-        states, mover = global_rng_check.rng_states(), global_rng_check.RngPerturber()
+        states, mover = rng_states(), RngPerturber()
         mend = "derive randomness from the seed of `reset`: random.Random(seed)"
         try:
             for task, played in self._looked_at()[:8]:
-                mover.move()
-                other = await self._replay(task, played, between=mover.between)
+                mover.set_next_state()
+                other = await self._replay(task, played, between=mover.check_between_turns)
                 if other.transcript != played.transcript:
                     message = f"task {task.id}: {_difference(played.trajectory, other.trajectory)}"
                     generators = await self._drawn_from(task, played)
                     message += f"; it depends on {generators}, a global generator" if generators else ""
                     return Check("", CheckStatus.FAIL, message, mend)
         finally:
-            global_rng_check.restore_rng(states)
+            restore_rng(states)
         if mover.touched:
             message = f"the same, but it changes {' and '.join(sorted(mover.touched))}, a global generator"
             return Check("", CheckStatus.WARN, message, mend)
         return Check("", CheckStatus.PASS, f"{len(self._looked_at()[:8])} episodes were equal when replayed")
 
     async def _drawn_from(self, task: Task, played: PlayedEpisode) -> str:
-        """Return the global generators that the episode depends on: it changes with their seed, and only with it."""
+        """Return the names of the global generators whose seed changes the episode; empty if none does."""
 
         async def led(seed: int, names: Sequence[str]) -> str:
-            mover = global_rng_check.RngPerturber(seed, names)
-            mover.move()
-            return (await self._replay(task, played, between=mover.between)).transcript
+            mover = RngPerturber(seed, names)
+            mover.set_next_state()
+            return (await self._replay(task, played, between=mover.check_between_turns)).transcript
 
-        for names in global_rng_check.COMBINATIONS:
+        for names in COMBINATIONS:
             if await led(1, names) == await led(1, names) != await led(2, names):
                 return " and ".join(names)
         return ""
@@ -255,7 +271,7 @@ class _Checks:
         )
 
     async def other_process(self) -> Check:
-        """Check that the episode is equal in a new process."""
+        """Check that the same task, seed and actions give the same episode in a new process."""
         if not self.contract.needs_process:
             return Check("", CheckStatus.WARN, "skipped")
         task, played = self._looked_at()[0]
@@ -290,7 +306,7 @@ class _Checks:
             return Check("", CheckStatus.FAIL, message, "keep state in the object; else declare isolation: process")
         return Check("", CheckStatus.PASS, f"{count} concurrent episodes equal the sequential ones")
 
-    async def snapshots(self) -> Check:
+    async def check_snapshots(self) -> Check:
         """Check that a snapshot or the same actions restore a state, or that the environment declares neither."""
         task, played = max(self._looked_at(), key=lambda each: len(each[1].actions))
         environment = self.contract.make()
@@ -329,7 +345,7 @@ class _Checks:
 
     # ------------------------------------------------------------ behavior
 
-    async def endings(self) -> Check:
+    async def check_endings(self) -> Check:
         """Check steps after the end, closing at any time and twice, and reset after the end."""
         notes = []
         task, played = min(self._looked_at(), key=lambda each: len(each[1].actions))
@@ -356,7 +372,7 @@ class _Checks:
             return Check("", CheckStatus.WARN, "; ".join(notes), "raise EpisodeError instead")
         return Check("", CheckStatus.PASS, "closed before the end, in the middle and twice; reset after the end")
 
-    async def strange(self) -> Check:
+    async def check_invalid_actions(self) -> Check:
         """Check that invalid actions get an observation instead of an exception."""
         task = self._looked_at()[0][0]
         for action in _STRANGE:
@@ -372,7 +388,7 @@ class _Checks:
                 await environment.close()
         return Check("", CheckStatus.PASS, f"{len(_STRANGE)} got an observation")
 
-    async def speed(self) -> Check:
+    async def measure_speed(self) -> Check:
         """Measure steps and episodes per second, sequential and concurrent."""
         seconds = [played.seconds for _, played in self._looked_at()]
         steps = [len(played.actions) / max(1e-9, played.seconds) for _, played in self._looked_at()]
@@ -402,8 +418,54 @@ class _Checks:
         return bool(score.success)
 
 
+RANDOM, NUMPY = "Python's global `random`", "`numpy.random`"
+COMBINATIONS = ((RANDOM,), (NUMPY,), (RANDOM, NUMPY))
+"""Each generator by itself, and both."""
+
+
+def rng_states() -> Mapping[str, Any]:
+    """Return the states of the global random generators of Python and NumPy, by name."""
+    return {RANDOM: random.getstate(), NUMPY: numpy.random.get_state()}
+
+
+def restore_rng(saved: Mapping[str, Any]) -> None:
+    """Restore the states of the global random generators that `rng_states` returned."""
+    random.setstate(saved[RANDOM])
+    numpy.random.set_state(saved[NUMPY])
+
+
+class RngPerturber:
+    """Reseeds global random generators between turns, and detects whether other code has used them.
+
+    Args:
+        seed: Seed of the sequence of states.
+        names: Names of the generators to reseed.
+    """
+
+    def __init__(self, seed: int = 0, names: Sequence[str] = COMBINATIONS[-1]) -> None:
+        self.place, self.names = 1_000_000 * seed, names
+        self.touched: set[str] = set()
+        """Names of the generators that other code has changed."""
+        self._left: Mapping[str, Any] = {}
+
+    def set_next_state(self) -> None:
+        """Reseed the generators with the next seed of the sequence."""
+        self.place += 1
+        if RANDOM in self.names:
+            random.seed(self.place)
+        if NUMPY in self.names:
+            numpy.random.seed(self.place)
+        self._left = rng_states()
+
+    async def check_between_turns(self, environment: Environment, turns: int) -> None:
+        """Add generators that were used since the last call to `touched`, and reseed all; called between turns."""
+        now = rng_states()
+        self.touched |= {name for name in now if pickle.dumps(now[name]) != pickle.dumps(self._left[name])}
+        self.set_next_state()
+
+
 def _difference(one: Trajectory, other: Trajectory) -> str:
-    """Describe the first difference of two episodes."""
+    """Describe the first difference between two episodes that should be equal."""
     if one.opening != other.opening:
         return "its initial messages differ the second time"
     for number, (a, b) in enumerate(zip(one.turns, other.turns, strict=False)):

@@ -50,7 +50,7 @@ _STOPPING = ("submit", "finish", "done", "accept", "end", "stop", "quit", "leave
 
 
 def command_message(command: str, tools: Sequence[ToolSpec]) -> Message:
-    """Return a command as a call of `act` if it exists, else as text."""
+    """Return a message with a command: as a call of the tool `act` if it exists, otherwise as text."""
     if any(tool.name == "act" for tool in tools):
         return assistant("", ToolCall("act", json.dumps({"command": command}), "call_0"))
     return assistant(command)
@@ -62,7 +62,7 @@ def build_silent_policy(seed: int) -> Policy:
 
 
 def build_word_repeater(seed: int) -> Policy:
-    """Return a policy that repeats a word."""
+    """Return a policy that sends one meaningless word at every turn."""
     return lambda conversation, tools, admissible: command_message(GARBAGE, tools)
 
 
@@ -76,7 +76,7 @@ class MalformedTexts:
     def __call__(
         self, conversation: Sequence[Message], tools: Sequence[ToolSpec], admissible: Sequence[str]
     ) -> Message:
-        """Return an odd message or call."""
+        """Return the next odd text, command or malformed call."""
         self.turn += 1
         round_, place = divmod(self.turn, len(ODD_TEXTS))
         text = ODD_TEXTS[place]
@@ -105,7 +105,7 @@ class MalformedTexts:
         return assistant("", ToolCall(tool.name, json.dumps(arguments), "call_0"))
 
     def _odd(self, schema: Mapping[str, Any], number: int) -> Any:
-        """Return an odd text if the schema requires a string, so that it passes validation; else any odd value."""
+        """Return an odd value for an argument: a text if the schema requires a string, so that it is valid."""
         place = self.turn + 5 * number
         if schema.get("type", "string") == "string" and "enum" not in schema and place % 3:
             # a program that never ends is tested by the sandbox, and would only take time here
@@ -114,7 +114,7 @@ class MalformedTexts:
 
 
 class OneMovePolicy:
-    """Makes one possible move, then gives up."""
+    """Policy that makes one possible move, and then gives up."""
 
     def __init__(self, seed: int) -> None:
         self._chance, self._moved = RandomPolicy(seed), False
@@ -122,12 +122,12 @@ class OneMovePolicy:
     def __call__(
         self, conversation: Sequence[Message], tools: Sequence[ToolSpec], admissible: Sequence[str]
     ) -> Message:
-        """Return the move first, then text."""
+        """Return a possible move in the first turn, and a text that gives up in later turns."""
         if self._moved:
             return command_message("I give up.", tools)
         self._moved = True
         for _ in range(20):
-            move = self._chance.action(conversation, tools, admissible)
+            move = self._chance.choose_action(conversation, tools, admissible)
             if move.tool_calls or not tools:
                 break
         return move

@@ -1,4 +1,4 @@
-"""Episodes without a model: actions of an expert, a random policy or a list, with all observations."""
+"""Plays episodes without a model: with the actions of an expert, a random policy, or a list."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ Policy = Callable[[Sequence[Message], Sequence[ToolSpec], Sequence[str]], Messag
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisode:
-    """Played episode."""
+    """Episode that was played without a model."""
 
     actions: tuple[Message, ...]
+    """Message of the policy per turn."""
     trajectory: Trajectory
+    """The episode; its turns have no tokens."""
     seconds: float
     """Duration from before `reset` until after `close`, in seconds."""
 
     @property
     def transcript(self) -> str:
-        """Return all messages and results as one text, equal if and only if the episodes are."""
+        """Return all messages, rewards and results as one text; equal episodes have equal transcripts."""
         trajectory = self.trajectory
         content: list[Any] = [[message.to_openai() for message in trajectory.opening]]
         for turn in trajectory.turns:
@@ -44,7 +46,7 @@ class PlayedEpisode:
 
     @property
     def digest(self) -> str:
-        """Return a hash of the transcript, 16 hex digits."""
+        """Return a hash of the transcript (16 hexadecimal digits), to compare episodes across processes."""
         return hashlib.blake2b(self.transcript.encode(), digest_size=8).hexdigest()
 
 
@@ -57,9 +59,14 @@ async def play_with_policy(
     max_turns: int = 60,
     between: Callable[[Environment, int], Awaitable[None]] | None = None,
 ) -> PlayedEpisode:
-    """Play one episode; its environment is always closed.
+    """Play one episode with a policy; the environment is always closed.
 
     Args:
+        make: Function that creates the environment.
+        task: Task of the episode.
+        policy: Function that returns the action of each turn.
+        seed: Seed of `reset`.
+        max_turns: Maximum number of turns.
         between: Callback after each turn that does not end the episode, with the number of turns so far.
     """
     began = time.perf_counter()
@@ -95,7 +102,7 @@ async def play_with_policy(
 
 
 def replay_actions(actions: Sequence[Message]) -> Policy:
-    """Return a policy that replays actions."""
+    """Return a policy that plays recorded actions, one per turn."""
     left = iter(actions)
     return lambda conversation, tools, admissible: next(left)
 

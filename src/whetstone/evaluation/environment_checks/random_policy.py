@@ -20,7 +20,7 @@ _SPEAKS = 0.2
 
 
 class RandomPolicy:
-    """Samples random actions.
+    """Samples random admissible commands, tool calls with valid arguments, or words of the conversation.
 
     Args:
         seed: Seed of the random generator.
@@ -29,10 +29,10 @@ class RandomPolicy:
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)
 
-    def action(
+    def choose_action(
         self, conversation: Sequence[Message], tools: Sequence[ToolSpec], admissible: Sequence[str] = ()
     ) -> Message:
-        """Return an admissible command, else a call, else a word."""
+        """Sample an action: an admissible command if the environment lists them, else a tool call, else a word."""
         words = _WORD.findall(" ".join(message.text for message in conversation)) or ["yes"]
         if admissible:
             command = self.draw.choice(list(admissible))

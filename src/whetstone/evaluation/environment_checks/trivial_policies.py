@@ -36,11 +36,14 @@ _MEND = "report success only if the task was done: not by default, by a bound me
 
 @dataclass(slots=True)
 class Attempts:
-    """Results of one policy."""
+    """Results of one trivial policy over all of its episodes."""
 
     player: str
+    """Name of the policy."""
     episodes: int = 0
+    """Number of episodes."""
     wins: int = 0
+    """Number of episodes that count as success."""
     right: int = 0
     """Number of wins on tasks for which the expert calls nothing, either."""
     highest: float = 0.0
@@ -54,13 +57,13 @@ class Attempts:
 
     @property
     def is_lucky(self) -> bool:
-        """Return whether luck explains the wins."""
+        """Return whether luck explains the number of wins; see `is_explained_by_luck`."""
         return self.wins == 0 or (self.player not in NEVER_ACT and is_explained_by_luck(self.wins, self.chances))
 
 
 @dataclass(slots=True)
 class TrivialPolicyCheck:
-    """Check of trivial policies: settings and results.
+    """Checks that trivial policies get no reward, with the settings and results of the check.
 
     Args:
         tasks: Number of tasks.
@@ -81,7 +84,7 @@ class TrivialPolicyCheck:
     """Number of actions of the nonsense policy so far."""
 
     async def check(self) -> Check:
-        """Play all policies and return the result."""
+        """Play the episodes of all trivial policies; return the result of the check."""
         began = time.perf_counter()
         for number in range(self.tasks):
             if number and time.perf_counter() - began > self.seconds:
@@ -134,7 +137,7 @@ class TrivialPolicyCheck:
             attempts.won.append(task.id)
 
     async def _nothing_to_call(self, task: Task) -> bool:
-        """Return whether there are tools and the expert needs none of them."""
+        """Return whether the expert solves a task without calling any of the available tools."""
         source, offered = self.source, False
         if not isinstance(source, Expert):
             return False
@@ -155,7 +158,7 @@ class TrivialPolicyCheck:
 
 
 def _summarize(attempts: Sequence[Attempts]) -> Check:
-    """Return the result of all policies."""
+    """Return the result of the check from the attempts of all policies."""
     won = [
         f"{each.player} wins {each.wins} of {each.episodes} ({each.won[0]})" for each in attempts if not each.is_lucky
     ]

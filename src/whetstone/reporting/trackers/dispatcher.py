@@ -37,12 +37,14 @@ _NUMBERS = ("success", "reward", "turns", "tool_calls", "action_tokens", "episod
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """An event for the trackers."""
+    """Event that is sent to the trackers."""
 
     kind: str
     """`step` or `evaluation`."""
     step: int
+    """Step of the event, counted over all stages."""
     metrics: Mapping[str, float]
+    """Values by name."""
 
     @property
     def line(self) -> str:
@@ -50,7 +52,7 @@ class _Event:
 
 
 class TrackerDispatcher:
-    """Dispatcher of the metrics of a run to its trackers.
+    """Sends the metrics of a run to its trackers, each in a dedicated thread.
 
     Args:
         trackers: Trackers by name.
@@ -69,8 +71,8 @@ class TrackerDispatcher:
         self._before: dict[str, int] = {}
         """Number of rows before each stage of the folder."""
 
-    def follow(self, folder: Path) -> None:
-        """Start to send the steps of the run in this folder, recorded ones first; a second call does nothing.
+    def follow_run(self, folder: Path) -> None:
+        """Start sending the steps of a run directory, recorded steps first; a second call has no effect.
 
         A run of several stages has a folder for each, and steps are counted over all of them.
         """
@@ -92,13 +94,17 @@ class TrackerDispatcher:
         for event in sorted(events, key=lambda event: (event.step, event.kind == "evaluation")):
             self._send(event)
 
-    def row(self, row: Mapping[str, Any]) -> None:
-        """Send a step; `row` is its line of `metrics.jsonl`."""
+    def send_row(self, row: Mapping[str, Any]) -> None:
+        """Queue the metrics of a step for all trackers.
+
+        Args:
+            row: The row of `metrics.jsonl`.
+        """
         if self._lines:
             self._send(self._row(row))
 
-    def evaluation(self, stage: str, evaluation: Mapping[str, Any], *, step: int | None = None) -> None:
-        """Send an evaluation.
+    def send_evaluation(self, stage: str, evaluation: Mapping[str, Any], *, step: int | None = None) -> None:
+        """Queue the metrics of an evaluation for all trackers.
 
         Args:
             stage: Stage during or after which it was made; `untrained` before all stages.
@@ -145,7 +151,7 @@ class TrackerDispatcher:
 
 
 class _Line:
-    """A tracker in a dedicated thread."""
+    """Queue and dedicated thread of one tracker."""
 
     def __init__(self, name: str, tracker: Tracker, run: TrackedRun, folder: Path, warn: Callable[[str], None]) -> None:
         self.name, self.tracker, self.run, self.warn = name, tracker, run, warn
@@ -201,7 +207,7 @@ class _Line:
             file.write(event.line + "\n")
 
     def _attempt(self, work: Callable[[], None]) -> bool:
-        """Call a function and return whether it succeeded. A tracker can raise anything, which must not end the run."""
+        """Call a method of the tracker; return whether it succeeded. No exception of a tracker may end the run."""
         try:
             work()
         except Exception as error:
@@ -214,7 +220,7 @@ class _Line:
 
 
 def evaluation_metrics(evaluation: Mapping[str, Any]) -> dict[str, float]:
-    """Return an evaluation as metrics, `evaluation/…`.
+    """Convert an evaluation into metrics with names `evaluation/…`.
 
     Args:
         evaluation: Result of `Evaluation.to_json`.

@@ -39,7 +39,7 @@ class MLflow:
         self._id = ""
 
     def start(self, run: TrackedRun) -> int | None:
-        """See `Tracker.start`."""
+        """Start or continue the MLflow run; return the last step that the server has. See `Tracker.start`."""
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
@@ -60,7 +60,7 @@ class MLflow:
         return -1
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """See `Tracker.log`."""
+        """Log the metrics of a step to MLflow. See `Tracker.log`."""
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
@@ -68,14 +68,14 @@ class MLflow:
         self._client.log_batch(self._id, metrics=values)
 
     def finish(self, summary: Mapping[str, float] | None) -> None:
-        """See `Tracker.finish`."""
+        """Log the summary and end the MLflow run. See `Tracker.finish`."""
         for name, value in (summary or {}).items():
             self._client.set_tag(self._id, name, f"{value:g}")
         self._client.set_terminated(self._id, status="FINISHED" if summary is not None else "KILLED")
 
 
 def _flat(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, value as text)."""
+    """Flatten nested values into (dotted key, value as text) pairs."""
     if isinstance(value, Mapping) and value:
         for name, below in value.items():
             yield from _flat(below, f"{key}.{name}".lstrip("."))

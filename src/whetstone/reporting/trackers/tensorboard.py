@@ -28,7 +28,7 @@ class TensorBoard:
         self._writer: Any = None
 
     def start(self, run: TrackedRun) -> int | None:
-        """See `Tracker.start`."""
+        """Open the event file of the run, and write its recipe. See `Tracker.start`."""
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         folder = Path(self.folder) / f"{run.name}-{run.id}" if self.folder is not None else run.folder / "tensorboard"
@@ -39,7 +39,7 @@ class TensorBoard:
         return None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """See `Tracker.log`."""
+        """Write the metrics of a step as scalars. See `Tracker.log`."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -48,7 +48,7 @@ class TensorBoard:
         self._writer.flush()  # a logged step must be in the file even if the process is killed
 
     def finish(self, summary: Mapping[str, float] | None) -> None:
-        """See `Tracker.finish`."""
+        """Write the summary and close the event file. See `Tracker.finish`."""
         if summary is not None:
             self._text("summary", "\n".join(f"{name}: {value:g}  " for name, value in summary.items()))
         self._writer.close()

@@ -35,7 +35,7 @@ class Trackio:
         self._run: Any = None
 
     def start(self, run: TrackedRun) -> int | None:
-        """See `Tracker.start`."""
+        """Start or continue the Trackio run. See `Tracker.start`."""
         import trackio
 
         for module in (trackio, trackio.utils, trackio.run):
@@ -59,11 +59,11 @@ class Trackio:
             return None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """See `Tracker.log`."""
+        """Log the metrics of a step to Trackio. See `Tracker.log`."""
         self._run.log(dict(metrics), step=step)
 
     def finish(self, summary: Mapping[str, float] | None) -> None:
-        """See `Tracker.finish`."""
+        """Finish the Trackio run. See `Tracker.finish`."""
         if summary is not None:
             self._run.log(dict(summary))
         self._run.finish()

@@ -43,7 +43,7 @@ class WeightsAndBiases:
         self._step = 0
 
     def start(self, run: TrackedRun) -> int | None:
-        """See `Tracker.start`."""
+        """Start or continue the W&B run. See `Tracker.start`."""
         import wandb
 
         self._run = wandb.init(
@@ -67,14 +67,14 @@ class WeightsAndBiases:
         return int(self._run.starting_step) - 1
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """See `Tracker.log`."""
+        """Log the metrics of a step to W&B. See `Tracker.log`."""
         evaluated = any(name.startswith(_EVALUATION) for name in metrics)
         # a background evaluation ends steps later, and wandb rejects a step below the last one
         self._step = max(self._step, step)
         self._run.log({**metrics, **({f"{_EVALUATION}step": step} if evaluated else {})}, step=self._step)
 
     def finish(self, summary: Mapping[str, float] | None) -> None:
-        """See `Tracker.finish`."""
+        """Store the summary and finish the W&B run. See `Tracker.finish`."""
         if summary is not None:
             self._run.summary.update(dict(summary))
         self._run.finish(exit_code=0 if summary is not None else 1)

@@ -19,7 +19,7 @@ from typing import Any
 
 from whetstone.chat.api.requests import RefusedError
 from whetstone.data.redacting import Redact
-from whetstone.serving.human_in_the_loop.seat_journal import Seat, SeatJournal, json_size
+from whetstone.serving.human_in_the_loop.seat_journal import HumanSeat, SeatJournal, json_size
 
 KINDS = ("user", "policy")
 """Roles that a person may take: the user in a test of an agent, or the policy in a watched episode."""
@@ -29,7 +29,7 @@ _MOST_OF_A_KEY = 1_000
 
 
 class PeopleQueue:
-    """The seats of a server and the notes of people.
+    """Queue of seats that wait for people, with the notes that people write on answers.
 
     Args:
         path: File of the journal; an existing one is resumed. None: nothing is stored.
@@ -57,20 +57,29 @@ class PeopleQueue:
                 self._journal.add({"over": seat.id, "why": "the server ended", "at": clock()})
 
     @property
-    def seats(self) -> dict[str, Seat]:
-        """Return seats by id; the oldest closed ones are dropped."""
+    def seats(self) -> dict[str, HumanSeat]:
+        """Return the seats by id; the oldest closed seats are no longer in memory."""
         return self._journal.seats
 
     @property
     def notes(self) -> list[Mapping[str, Any]]:
-        """Return notes of people on answers."""
+        """Return the notes that people wrote on answers, in order."""
         return self._journal.notes
 
-    def open(self, *, about: str, seconds: float, kind: str = "user", owner: str = "", episode: str = "") -> Seat:
-        """Open a seat; messages are requested later.
+    def open_seat(
+        self, *, about: str, seconds: float, kind: str = "user", owner: str = "", episode: str = ""
+    ) -> HumanSeat:
+        """Open a seat, whose messages are requested with `request_message`.
+
+        Args:
+            about: Instruction for the person, such as the goal of the user.
+            seconds: Time that each turn waits for its message.
+            kind: Role of the person, one of `KINDS`.
+            owner: Name of the API key that opens the seat.
+            episode: Episode of the seat; empty for a test of an agent.
 
         Raises:
-            RefusedError: There are too many seats, or the key has too many bytes.
+            RefusedError: There are too many seats, or the seats and notes of the key have too many bytes.
         """
         self._apply_deadlines()
         if kind == "user":
@@ -84,28 +93,29 @@ class PeopleQueue:
         self._journal.add({"seat": id, **named, "at": self._clock()})
         return self.seats[id]
 
-    def get(self, id: str) -> Seat:
-        """Return a seat.
+    def get(self, id: str) -> HumanSeat:
+        """Return a seat by its id, open or closed.
 
         Raises:
-            RefusedError: It does not exist.
+            RefusedError: The seat does not exist.
         """
         self._apply_deadlines()
         if id not in self.seats:
             raise RefusedError(f'there is no seat "{id[:80]}"', status=404, code="not_found")
         return self.seats[id]
 
-    def open_seats(self) -> list[Seat]:
+    def open_seats(self) -> list[HumanSeat]:
         """Return open seats, the longest waiting first."""
         self._apply_deadlines()
         return sorted(
             (seat for seat in self.seats.values() if not seat.over), key=lambda seat: (not seat.waits, seat.due)
         )
 
-    def ask(self, id: str, turn: int, messages: Sequence[Mapping[str, Any]]) -> Seat:
-        """Request the message of a turn; a repeated request has no effect.
+    def request_message(self, id: str, turn: int, messages: Sequence[Mapping[str, Any]]) -> HumanSeat:
+        """Request the message of the next turn of a seat; a repeated request has no effect.
 
         Args:
+            id: Id of the seat.
             turn: Number of the turn, from 0.
             messages: Messages since the previous turn.
 
@@ -118,17 +128,21 @@ class PeopleQueue:
         self._refuse_over(seat)
         if turn != seat.num_requested or seat.waits:
             raise RefusedError(
-                f"turn {turn}: the next is {seat.num_requested}", status=409, param="turn", code="wrong_turn"
+                f"turn {turn}: the next turn of this seat is {seat.num_requested}",
+                status=409,
+                param="turn",
+                code="wrong_turn",
             )
         if seat.kind == "user":
             self.refuse_bytes(seat.owner, list(messages))
         self._journal.add({"asked": id, "turn": turn, "messages": list(messages), "at": self._clock()})
         return seat
 
-    async def words(self, id: str, turn: int, *, wait: float = 0.0) -> Mapping[str, Any] | None:
-        """Return the message of a turn, waiting up to `wait` seconds.
+    async def wait_for_message(self, id: str, turn: int, *, wait: float = 0.0) -> Mapping[str, Any] | None:
+        """Return the message of a turn, waiting up to `wait` seconds for it.
 
-        None: there is none yet, or the seat is closed.
+        Returns:
+            `{"by", "message", "ended", "at"}`; None if no person has answered yet, or the seat is closed.
 
         Raises:
             RefusedError: The seat or the turn does not exist.
@@ -150,18 +164,23 @@ class PeopleQueue:
                 async with asyncio.timeout(max(0.0, left)):  # wait_for may lose a simultaneous disconnection
                     await changed.wait()
 
-    def claim(self, by: str, id: str | None = None) -> Seat | None:
+    def claim_seat(self, by: str, id: str | None = None) -> HumanSeat | None:
         """Claim a seat for a person.
 
-        This is the named one, else their own waiting one, else the longest waiting one that they did not release.
-        Returns None if no seat is waiting.
+        Args:
+            by: Name of the person.
+            id: Id of the seat. None: the seat that the person has claimed already if a message is requested there,
+                else the seat that has waited longest and that the person did not release.
+
+        Returns:
+            The claimed seat; None if no seat is waiting.
 
         Raises:
             RefusedError: The named seat belongs to another person or is closed.
         """
         self._apply_deadlines()
         if id is not None:
-            seat: Seat | None = self.get(id)
+            seat: HumanSeat | None = self.get(id)
         else:
             waiting = [each for each in self.seats.values() if each.waits]
             own = [each for each in waiting if each.by == by]
@@ -171,25 +190,28 @@ class PeopleQueue:
             return None
         self._refuse_over(seat)
         if seat.by and seat.by != by:
-            raise RefusedError(f"{seat.by} has claimed it", status=409, code="claimed")
+            raise RefusedError(f"{seat.by} has claimed this seat; claim another one", status=409, code="claimed")
         self._journal.add({"claimed": seat.id, "by": by, "until": self._clock() + self.claim_seconds})
         return seat
 
-    def release(self, id: str, by: str) -> Seat:
-        """Release a seat for other people; this person does not get it again.
+    def release_seat(self, id: str, by: str) -> HumanSeat:
+        """Release a claimed seat for other people; the same person does not get it again.
 
         Raises:
-            RefusedError: The person has not claimed it.
+            RefusedError: The person has not claimed the seat.
         """
         seat = self.get_claimed(id, by)
         self._journal.add({"released": id, "by": by, "why": "given back", "at": self._clock()})
         return seat
 
-    def say(self, id: str, by: str, message: Mapping[str, Any], *, ended: bool = False) -> Seat:
-        """Store the requested message; the claim continues.
+    def store_message(self, id: str, by: str, message: Mapping[str, Any], *, ended: bool = False) -> HumanSeat:
+        """Store a person's message for the requested turn. The person keeps the seat.
 
         Args:
-            ended: Whether it is the last message: the seat is closed.
+            id: Id of the seat.
+            by: Name of the person, who has claimed the seat.
+            message: Message in the OpenAI format.
+            ended: Whether this is the last message, so that the seat is closed.
 
         Raises:
             RefusedError: The person has not claimed the seat, or no message is requested.
@@ -201,17 +223,25 @@ class PeopleQueue:
         return seat
 
     def close(self, id: str, why: str = "closed") -> None:
-        """Close a seat."""
+        """Close a seat; `why` is reported to later requests. A closed seat is unchanged."""
         if not self.get(id).over:
             self._journal.add({"over": id, "why": why, "at": self._clock()})
 
-    def note(
+    def store_note(
         self, text: str, *, episode: str, answer: int, by: str, rating: float | None = None, owner: str = ""
     ) -> None:
-        """Store a person's note on an answer.
+        """Store a person's note or rating on an answer.
+
+        Args:
+            text: The note; can be empty with a rating.
+            episode: Id of the episode in records.
+            answer: Index of the answer, from 0.
+            by: Name of the person.
+            rating: Reward of the answer; None without a rating.
+            owner: Name of the API key of the person.
 
         Raises:
-            RefusedError: The key has too many bytes.
+            RefusedError: The seats and notes of the key have too many bytes.
         """
         self.refuse_bytes(owner, text)
         named = {"episode": episode, "answer": answer, "by": by, "rating": rating, "at": self._clock()}
@@ -219,10 +249,10 @@ class PeopleQueue:
         self._journal.add({"note": text, **named})
 
     def refuse_bytes(self, owner: str, value: Any) -> None:
-        """Check that a key may store one more value.
+        """Check that the open seats and notes of a key have space for one more value.
 
         Raises:
-            RefusedError: Its open seats and its notes would have more than `max_bytes`.
+            RefusedError: The seats and notes would have more than `max_bytes`.
         """
         stored = sum(seat.size for seat in self.seats.values() if seat.owner == owner and not seat.over)
         stored += self._journal.note_bytes[owner]
@@ -233,29 +263,33 @@ class PeopleQueue:
                 code="queue_full",
             )
 
-    def forget(self, episode: str) -> None:
-        """Delete all notes on an episode and all seats in it, in the journal as well."""
-        self._journal.forget(episode)
+    def forget_episode(self, episode: str) -> None:
+        """Delete all notes on an episode and all seats of the episode, in memory and in the journal."""
+        self._journal.forget_episode(episode)
 
-    def get_claimed(self, id: str, by: str) -> Seat:
-        """Return a seat that this person has claimed.
+    def get_claimed(self, id: str, by: str) -> HumanSeat:
+        """Return a seat after checking that a person has claimed it.
 
         Raises:
-            RefusedError: The person has not claimed it, or it is closed.
+            RefusedError: The person has not claimed the seat, or the seat is closed.
         """
         seat = self.get(id)
         self._refuse_over(seat)
         if seat.by != by:
-            problem = f"{seat.by} has claimed it" if seat.by else "claim it first; claims expire"
+            problem = (
+                f"{seat.by} has claimed this seat"
+                if seat.by
+                else "no person has claimed this seat; claim it first (claims expire)"
+            )
             raise RefusedError(problem, status=409, code="not_claimed")
         return seat
 
-    def _refuse_over(self, seat: Seat) -> None:
+    def _refuse_over(self, seat: HumanSeat) -> None:
         if seat.over:
             raise RefusedError(f"the seat is over: {seat.over}", status=409, code="seat_over")
 
     def _apply_deadlines(self) -> None:
-        """Apply deadlines that passed since the last call."""
+        """Release claims and close seats whose deadlines have passed since the last call."""
         now = self._clock()
         for seat in list(self.seats.values()):
             if seat.waits and now >= seat.due:

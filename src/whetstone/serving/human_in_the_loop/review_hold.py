@@ -16,7 +16,7 @@ from typing import Any
 from whetstone.chat.api.requests import CompletionResponse, RefusedError
 from whetstone.chat.api.requests import split_thinking as as_told
 from whetstone.serving.app import Server
-from whetstone.serving.conversation_matching import Episode, RecordedAnswer, list_messages_before
+from whetstone.serving.conversation_matching import RecordedAnswer, ServerEpisode, list_messages_before
 from whetstone.serving.human_in_the_loop.queue import PeopleQueue
 from whetstone.serving.interventions import message_from, take_over
 
@@ -24,26 +24,31 @@ _WAIT = 30.0
 
 
 class ReviewQueue:
-    """Answers that wait for a review.
+    """Holds answers until a person has reviewed them, or their deadline passes.
 
     Args:
         server: Server with the held episodes.
-        queue: Queue in which they wait.
+        queue: Queue of seats, in which each held answer is one seat.
     """
 
     def __init__(self, server: Server, queue: PeopleQueue) -> None:
         self.server, self.queue = server, queue
-        self._waiting: dict[str, tuple[Episode, int]] = {}
+        self._waiting: dict[str, tuple[ServerEpisode, int]] = {}
         """Episode and number of the answer, by seat."""
 
-    async def wait_for_review(self, episode: Episode, number: int, answer: CompletionResponse) -> CompletionResponse:
-        """Wait for a review; return the answer to send: this one, or a person's."""
+    async def wait_for_review(
+        self, episode: ServerEpisode, number: int, answer: CompletionResponse
+    ) -> CompletionResponse:
+        """Wait until a person has reviewed an answer; return the answer to send.
+
+        This is the person's message if the answer was replaced, otherwise the answer of the policy.
+        """
         recorded_answer, queue = episode.answers[number], self.queue
         about = f'Answer {number} of the episode "{episode.id}": accept it, or replace it.'
-        seat = queue.open(kind="policy", about=about, seconds=episode.hold_seconds, episode=episode.record_id)
+        seat = queue.open_seat(kind="policy", about=about, seconds=episode.hold_seconds, episode=episode.record_id)
         self._waiting[seat.id] = (episode, number)
         try:
-            queue.ask(
+            queue.request_message(
                 seat.id,
                 0,
                 [
@@ -52,7 +57,7 @@ class ReviewQueue:
                 ],
             )
             while not seat.over:
-                await queue.words(seat.id, 0, wait=_WAIT)
+                await queue.wait_for_message(seat.id, 0, wait=_WAIT)
         finally:  # also if the agent disconnects
             del self._waiting[seat.id]
             if seat.id in queue.seats:  # the episode may be deleted meanwhile
@@ -61,16 +66,22 @@ class ReviewQueue:
             episode.unreviewed.add(number)
         return answer if recorded_answer.replaced is None else _answer(recorded_answer.replaced, answer)
 
-    def decide(self, id: str, by: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Apply a person's review, `{"accept": true}` or `{"message": …}`.
+    def apply_review(self, id: str, by: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply a person's review of a held answer.
 
-        Returns the message to send.
+        Args:
+            id: Id of the seat.
+            by: Name of the person.
+            body: `{"accept": true}`, or `{"message": …}` with the message that replaces the answer.
+
+        Returns:
+            The message that is sent to the agent.
 
         Raises:
-            RefusedError: It is neither, or the message is invalid; the answer remains in the queue.
+            RefusedError: The body is neither, or the message is invalid; the answer remains in the queue.
         """
         if id not in self._waiting:
-            raise RefusedError("the agent no longer waits for it", status=409, code="seat_over")
+            raise RefusedError("the agent no longer waits for this answer", status=409, code="seat_over")
         episode, number = self._waiting[id]
         if body.get("accept") is True:
             return public_message(episode.answers[number].message)
@@ -88,7 +99,7 @@ class ReviewQueue:
 
 
 def public_message(message: Any) -> dict[str, Any]:
-    """Return a message as people and clients see it, without the policy's thinking."""
+    """Convert a message into the OpenAI format without the thinking of the policy, for people and clients."""
     visible = as_told(message)[1] if message.role == "assistant" else message
     return dict(visible.to_openai())
 

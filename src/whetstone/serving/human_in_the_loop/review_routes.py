@@ -35,11 +35,11 @@ from whetstone.errors import RecipeError
 from whetstone.optional_dependencies import install_command
 from whetstone.serving.api_keys import Key
 from whetstone.serving.app import Server
-from whetstone.serving.conversation_matching import Episode, RecordedAnswer, list_messages_before
+from whetstone.serving.conversation_matching import RecordedAnswer, ServerEpisode, list_messages_before
 from whetstone.serving.episodes import check_name
 from whetstone.serving.human_in_the_loop.queue import PeopleQueue
 from whetstone.serving.human_in_the_loop.review_hold import ReviewQueue, public_message
-from whetstone.serving.human_in_the_loop.seat_journal import Seat
+from whetstone.serving.human_in_the_loop.seat_journal import HumanSeat
 from whetstone.serving.interventions import message_from, take_over
 
 PAGE = {"people.html": "text/html", "people.css": "text/css", "people.js": "text/javascript"}
@@ -59,7 +59,11 @@ _MOST_BYTES = 1 << 20
 
 
 def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
-    """Return the routes for `build_serving_app`.
+    """Build the routes for people and their page, to pass to `build_serving_app`.
+
+    Args:
+        server: Server of the policy.
+        queue: Queue of seats and notes.
 
     Raises:
         RecipeError: Starlette is not installed.
@@ -127,7 +131,7 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         queue.refuse_bytes(key.name, note)  # before anything is stored
         if rating is not None:
             server.episodes.register_rating(episode, number, rating, note, by)
-        queue.note(note, episode=episode.record_id, answer=number, by=by, rating=rating, owner=key.name)
+        queue.store_note(note, episode=episode.record_id, answer=number, by=by, rating=rating, owner=key.name)
         return JSONResponse({"object": "rating", "episode": episode.id, "answer": number, "rating": rating})
 
     async def seats(request: Request) -> JSONResponse:
@@ -138,10 +142,10 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         seconds = _number(body, "seconds")
         if seconds is not None and not 0 < seconds <= 86_400:
             raise RefusedError("seconds: must be above 0 and at most 86400", param="seconds")
-        seat = queue.open(about=_text(body, "about"), seconds=seconds or 600.0, owner=key.name)
+        seat = queue.open_seat(about=_text(body, "about"), seconds=seconds or 600.0, owner=key.name)
         return JSONResponse(seat.to_json())
 
-    def own(key: Key, id: str) -> Seat:
+    def own(key: Key, id: str) -> HumanSeat:
         seat = queue.get(id)
         if seat.owner != key.name and not key.has_role("admin"):
             raise RefusedError(f'there is no seat "{id[:80]}"', status=404, code="not_found")
@@ -159,35 +163,35 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         claimed, turn = own(key, request.path_params["id"]), body.get("turn")
         if not isinstance(turn, int) or isinstance(turn, bool):
             raise RefusedError("turn: must be a whole number", param="turn")
-        return JSONResponse(queue.ask(claimed.id, turn, _messages(body.get("messages"))).to_json())
+        return JSONResponse(queue.request_message(claimed.id, turn, _messages(body.get("messages"))).to_json())
 
     async def words(request: Request) -> JSONResponse:
         key, _, _ = await asked_of(request, "use")
         claimed = own(key, request.path_params["id"])
         turn = whole_number(request.path_params["turn"], "turn")
         wait = min(_LONGEST_WAIT, parse_seconds(request.query_params.get("wait", "0"), "wait"))
-        message = await queue.words(claimed.id, turn, wait=wait)
+        message = await queue.wait_for_message(claimed.id, turn, wait=wait)
         return JSONResponse({"object": "words", "said": message, "over": claimed.over})
 
     async def claim(request: Request) -> JSONResponse:
         _, _, by = await asked_of(request)
-        claimed = queue.claim(by, request.path_params.get("id"))
+        claimed = queue.claim_seat(by, request.path_params.get("id"))
         return JSONResponse({"object": "claim", "seat": claimed.to_json() if claimed is not None else None})
 
     async def release(request: Request) -> JSONResponse:
         _, _, by = await asked_of(request)
-        return JSONResponse(queue.release(request.path_params["id"], by).to_json())
+        return JSONResponse(queue.release_seat(request.path_params["id"], by).to_json())
 
     async def say(request: Request) -> JSONResponse:
         _, body, by = await asked_of(request)
         id, content, ended = request.path_params["id"], _text(body, "content"), body.get("ended", False)
         if queue.get_claimed(id, by).kind == "policy":
-            return JSONResponse(queue.say(id, by, reviews.decide(id, by, body), ended=True).to_json())
+            return JSONResponse(queue.store_message(id, by, reviews.apply_review(id, by, body), ended=True).to_json())
         if not isinstance(ended, bool):
-            raise RefusedError("ended: true or false", param="ended")
+            raise RefusedError("ended: must be true or false", param="ended")
         if not content.strip() and not ended:
             raise RefusedError("content: must not be empty", param="content")
-        return JSONResponse(queue.say(id, by, {"role": "user", "content": content}, ended=ended).to_json())
+        return JSONResponse(queue.store_message(id, by, {"role": "user", "content": content}, ended=ended).to_json())
 
     of = "/v1/people/seats/{id}"
     return [
@@ -208,8 +212,8 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
     ]
 
 
-def _conversation(episode: Episode, queue: PeopleQueue) -> dict[str, Any]:
-    """Return an episode as JSON: every answer with the messages since the previous one, in order."""
+def _conversation(episode: ServerEpisode, queue: PeopleQueue) -> dict[str, Any]:
+    """Convert an episode into JSON for the page: each answer, in order, with the messages since the previous one."""
     numbers = {id(answer): number for number, answer in enumerate(episode.answers)}
 
     def to_json(answer: RecordedAnswer) -> dict[str, Any]:
@@ -238,8 +242,8 @@ def _conversation(episode: Episode, queue: PeopleQueue) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _answer(body: Mapping[str, Any], episode: Episode) -> int:
-    """Return the number of the answer in a request; the last by default."""
+def _answer(body: Mapping[str, Any], episode: ServerEpisode) -> int:
+    """Return the index of the answer that a request names, from 0; the last answer by default."""
     number = body.get("answer")
     if number is None:
         number = len(episode.answers) - 1

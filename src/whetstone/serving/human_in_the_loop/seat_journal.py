@@ -1,4 +1,4 @@
-"""Journal of seats and notes, and the state that its events lead to.
+"""Journal of the human-in-the-loop queue: seats, claims, messages and notes, one event per line.
 
 Each line is on the disk before its event takes effect, so a kill loses nothing that a client has received:
 
@@ -40,18 +40,21 @@ _EVENTS = {
 
 
 @dataclass(slots=True)
-class Seat:
-    """A role in an episode whose messages people write."""
+class HumanSeat:
+    """Role in an episode whose messages a person writes."""
 
     id: str
+    """Id of the seat."""
     kind: str
+    """Role of the person, one of `KINDS` of the queue."""
     owner: str
-    """Name of the key that opened it."""
+    """Name of the API key that opened the seat."""
     about: str
-    """Instruction of the person, such as the goal of the user."""
+    """Instruction for the person, such as the goal of the user."""
     seconds: float
-    """Time for which each turn waits for its message."""
+    """Time that each turn waits for its message."""
     at: float
+    """Time of opening, in seconds since 1970."""
     episode: str = ""
     """Episode of the seat; empty for tests of agents."""
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -67,6 +70,7 @@ class Seat:
     until: float = 0.0
     """End of the claim, unless the person sends a message."""
     gave_back: set[str] = field(default_factory=set)
+    """Names of the people who released the seat, and do not get it again."""
     over: str = ""
     """Reason why the seat is closed; empty while it is open."""
     size: int = 0
@@ -74,11 +78,11 @@ class Seat:
 
     @property
     def waits(self) -> bool:
-        """Return whether a message is requested."""
+        """Return whether the seat is open and a requested message is not written yet."""
         return not self.over and self.num_requested > len(self.answers)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the seat as JSON."""
+        """Convert the seat into a JSON object of the API."""
         return {
             "id": self.id, "object": "seat", "kind": self.kind, "about": self.about, "messages": self.messages,
             "turn": len(self.answers), "waits": self.waits, "due": self.due if self.waits else None, "by": self.by,
@@ -87,7 +91,7 @@ class Seat:
 
 
 class SeatJournal:
-    """Seats and notes, which every event changes.
+    """Append-only journal that holds the current seats and notes in memory.
 
     Args:
         path: File of the journal, whose events are applied; None: nothing is stored.
@@ -102,7 +106,7 @@ class SeatJournal:
     ) -> None:
         self.path, self.claim_seconds, self._redact = path, claim_seconds, redact
         self.max_closed, self.max_bytes = max_closed, max_bytes
-        self.seats: dict[str, Seat] = {}
+        self.seats: dict[str, HumanSeat] = {}
         self.notes: list[Mapping[str, Any]] = []
         self.note_bytes: Counter[str] = Counter()
         """Size of the notes, by key."""
@@ -111,7 +115,7 @@ class SeatJournal:
         self._read()
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append an event, which is on the disk before it takes effect."""
+        """Append an event to the file, flush it to disk, and then apply it to the seats and notes."""
         if self.path is not None:
             with convert_save_errors(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +132,7 @@ class SeatJournal:
         changed.set()
 
     def _read(self) -> None:
-        """Read the journal.
+        """Read the file and apply its events.
 
         Raises:
             RunDirectoryError: A line is damaged, or contradicts those before it; the message names file and line.
@@ -139,8 +143,8 @@ class SeatJournal:
         for _ in read_objects(self.path, lambda row: self._apply(read_event(row, _EVENTS))):
             pass
 
-    def forget(self, episode: str) -> None:
-        """Delete all notes on an episode and all seats in it, from the file as well."""
+    def forget_episode(self, episode: str) -> None:
+        """Delete all notes on an episode and all seats of the episode, in memory and in the file."""
         removed = [note for note in self.notes if note["episode"] == episode]
         self.notes = [note for note in self.notes if note["episode"] != episode]
         for note in removed:
@@ -162,7 +166,7 @@ class SeatJournal:
             return
         if kind == "seat":
             names = ("kind", "owner", "about", "seconds", "at", "episode")
-            self.seats[row["seat"]] = Seat(row["seat"], **{name: row[name] for name in names})
+            self.seats[row["seat"]] = HumanSeat(row["seat"], **{name: row[name] for name in names})
             self.seats[row["seat"]].size = json_size(row["about"])
             return
         if row[kind] not in self.seats:
@@ -192,7 +196,7 @@ class SeatJournal:
             self._drop_closed(seat.owner)
 
     def _drop_closed(self, owner: str) -> None:
-        """Drop the oldest closed seats of a key from memory, beyond the limits of its open ones."""
+        """Drop the oldest closed seats of a key from memory, beyond `max_closed` seats or `max_bytes`."""
         closed = [seat for seat in self.seats.values() if seat.owner == owner and seat.over]
         size = sum(seat.size for seat in closed)
         for number, seat in enumerate(closed[:-1]):

@@ -22,46 +22,57 @@ _IMITATED = "imitated: not sampled, so that there is no log-prob and the initial
 
 @dataclass(frozen=True, slots=True)
 class TokenSummary:
-    """Tokens of one answer: the policy's or the person's."""
+    """Tokens of one answer, written by the policy or by a person."""
 
     said: str
+    """Text of the tokens."""
     by: str
     """`policy`, or the name of the person."""
     count: int
+    """Number of tokens."""
     trained: bool
+    """Whether the tokens are trained on."""
     why: str
     """Reason why the tokens are trained or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSummary:
-    """A judged answer."""
+    """Summary of one judged answer, as `whetstone why` lists it."""
 
     number: int
+    """Index among all judged answers."""
     episode: str
+    """Id of the episode in records."""
     answer: int
+    """Index of the answer in its episode, from 0."""
     learned_as: str
     """`demonstration`, `preference` or `reward` for an intervention; otherwise `judged`."""
     by: str
     """Name of the person who took over; empty if there is none."""
     reward: float
+    """Reward of the answer."""
     hint: str
+    """Hint of the feedback; empty without a hint."""
     why: str
+    """Short reason of the judgement."""
     update: int | None
     """Step in which it was first trained on; None: not yet, or never."""
     state: str
     """`learned`, `waits`, or `held`: until it is approved, or permanently if it is rejected."""
     tokens: tuple[TokenSummary, ...]
+    """Tokens of the answer, and of the replaced answer of an intervention."""
 
 
 def live_turns(run_dir: Path, episode: str | None = None) -> list[TurnSummary]:
-    """Return every judged answer in order.
+    """Summarize the judged answers of a live run, in the order of their judgement.
 
     Args:
-        episode: Only this episode.
+        run_dir: Run directory of `whetstone live`.
+        episode: Id of an episode, to which the result is limited; None: all episodes.
 
     Raises:
-        RunDirectoryError: The run cannot be read, or the episode does not exist.
+        RunDirectoryError: The run cannot be read, or has no stored turns of the episode.
     """
     folder = run_dir / "live"
     journal = LearningJournal(folder / "journal.jsonl", mend=False)
@@ -72,7 +83,7 @@ def live_turns(run_dir: Path, episode: str | None = None) -> list[TurnSummary]:
         )
     names = list(store.episodes) if episode is None else [episode]
     numbers = sorted(number for name in names for number in store.episodes[name])
-    return [_summarize_turn(turn, journal) for turn in store.turns(numbers)]
+    return [_summarize_turn(turn, journal) for turn in store.get_turns(numbers)]
 
 
 def _summarize_turn(turn: JudgedTurn, journal: LearningJournal) -> TurnSummary:

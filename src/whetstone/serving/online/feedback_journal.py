@@ -47,25 +47,28 @@ _EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A step with an update."""
+    """Step of online learning that updated the weights."""
 
     step: int
+    """Number of the step, from 1."""
     turns: tuple[int, ...]
-    """Numbers of judged turns, the new ones first in their order."""
+    """Numbers of the judged turns that were trained for the first time, in their order."""
     replayed: tuple[int, ...]
+    """Numbers of earlier turns that were trained again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A step that restored earlier weights (rollback)."""
+    """Step of online learning that restored earlier weights (rollback)."""
 
     step: int
+    """Number of the step, from 1."""
     to: int
     """Step whose weights were restored."""
 
 
 class LearningJournal:
-    """The journal of a run and the state that its events lead to.
+    """Journal of a live run, which holds the state of training that its events lead to.
 
     Args:
         mend: Whether an incomplete last line is removed; False if another process may be writing.
@@ -95,14 +98,14 @@ class LearningJournal:
 
     @property
     def step(self) -> int:
-        """Return the last step; 0 before the first."""
+        """Return the number of the last step; 0 before the first step."""
         return max(self.steps, default=0)
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """Return (step with the highest success, the last of several; its success).
+        """Return (step with the highest success rate, its success rate); None without evaluations.
 
-        None without evaluations.
+        If several steps have the highest success, the last of them is returned.
         """
         if not self.success:
             return None
@@ -111,9 +114,9 @@ class LearningJournal:
 
     @property
     def now(self) -> int:
-        """Return the step that produced the present weights.
+        """Return the step whose update produced the current weights.
 
-        It differs from `step` after a rollback or a failed update.
+        The result is less than `step` after a rollback or a failed update.
         """
         step = self.step
         while step and (step in self.void or isinstance(self.steps[step], Return)):
@@ -122,7 +125,7 @@ class LearningJournal:
         return step
 
     def path_to(self, step: int, have: set[int]) -> tuple[int, list[Update]]:
-        """Return (step to start from, updates to recompute) for the weights after a step.
+        """Plan how to recompute the weights after a step: (step to start from, updates to apply in order).
 
         Args:
             have: Steps with a checkpoint; 0 always has one.
@@ -139,10 +142,10 @@ class LearningJournal:
         return step, updates[::-1]
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append an event; it is on the disk when this returns.
+        """Append an event and apply it; the event is on the disk when this method returns.
 
         Raises:
-            SaveError: It could not be written.
+            SaveError: The event could not be written.
         """
         with convert_save_errors(self.path), open(self.path, "ab") as file:
             file.write(json.dumps(row).encode() + b"\n")
@@ -151,10 +154,12 @@ class LearningJournal:
         self._apply(row)
 
     def restart_without(self, episode: str) -> None:
-        """Restart without an episode; the order of all other turns and the decisions are kept.
+        """Discard all steps and the turns of one episode (unlearning).
+
+        All other turns wait to be trained again in their order, and decisions about episodes are kept.
 
         Raises:
-            SaveError: It could not be written.
+            SaveError: The journal could not be written.
         """
         turns = {**{number: name for number, (name, _) in self.learned.items()}, **self.waiting}
         rows: list[dict[str, Any]] = [{"begin": self.version}]
@@ -170,7 +175,7 @@ class LearningJournal:
         self.next_turn = following
 
     def _read(self) -> None:
-        """Read the file.
+        """Read the file and apply its events.
 
         Raises:
             RunDirectoryError: A line is damaged, or contradicts those before it; the message names file and line.

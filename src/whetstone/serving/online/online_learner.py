@@ -28,7 +28,7 @@ from whetstone.recipe import LiveSettings
 from whetstone.record.checkpoint import checkpoint_path
 from whetstone.reporting import Journal
 from whetstone.seeding import derive_random
-from whetstone.serving.conversation_matching import Episode, RecordedAnswer
+from whetstone.serving.conversation_matching import RecordedAnswer, ServerEpisode
 from whetstone.serving.online.feedback_journal import LearningJournal, Update
 from whetstone.serving.online.scorers import Feedback, Scorer
 from whetstone.serving.online.turns import JudgedTurn, TurnStore, build_judged_turn, intervention_turn, make_follow_up
@@ -41,7 +41,7 @@ _MAX_SHOWN = 50
 
 
 class OnlineLearner:
-    """A policy that trains on the feedback to its answers; the `Watcher` of a server's episodes.
+    """Trains a served policy on the feedback to its answers. Created by `LiveService`, as `Watcher` of its episodes.
 
     Args:
         assembly: Components of `convert_live_recipe`.
@@ -82,17 +82,17 @@ class OnlineLearner:
 
     # ------------------------------------------------------------ judged turns
 
-    async def on_answer(self, episode: Episode) -> None:
-        """Judge the previous answer of an episode once from the messages after it.
+    async def on_answer(self, episode: ServerEpisode) -> None:
+        """Judge the previous answer of an episode by the messages that followed it, once per answer.
 
-        A client that disconnects meanwhile has no effect.
+        The judgement continues if the client disconnects.
         """
         last = episode.answers[-1]
         if last.before is not None:
             await asyncio.shield(asyncio.ensure_future(self._judge(episode, last.before, last)))
 
-    def on_end(self, episode: Episode) -> None:
-        """Judge answers without feedback by their own reward or that of the episode."""
+    def on_end(self, episode: ServerEpisode) -> None:
+        """Judge the answers of an ended episode that have no feedback, by their own reward or that of the episode."""
         for number, answer in enumerate(episode.answers):
             reward = episode.turn_rewards.get(number, episode.reward)
             if number in episode.judged:
@@ -103,7 +103,7 @@ class OnlineLearner:
             else:
                 self._reward_accepted(episode, number)
 
-    def on_intervention(self, episode: Episode, number: int) -> None:
+    def on_intervention(self, episode: ServerEpisode, number: int) -> None:
         """Store a human intervention; `live.intervention` specifies how it is trained on."""
         person = next(place for place, each in enumerate(episode.answers) if each is episode.answers[number].replaced)
         episode.judged |= {number, person}  # later messages and rewards of the episode do not judge them again
@@ -111,8 +111,8 @@ class OnlineLearner:
             return
         self._add(intervention_turn(episode, number, self.settings.intervention, number=self._next))
 
-    def on_rating(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
-        """Store a person's rating and note on an answer; it overrides later feedback.
+    def on_rating(self, episode: ServerEpisode, number: int, rating: float, note: str, by: str) -> None:
+        """Store a person's rating and note as the feedback on an answer; later feedback is ignored.
 
         Raises:
             RefusedError: The answer was judged already.
@@ -125,11 +125,11 @@ class OnlineLearner:
             episode.judged.add(number)
         self._store_feedback(episode, answer, answer, feedback)
 
-    def forget(self, id: str) -> None:
-        """Delete all turns of an episode.
+    def forget_episode(self, id: str) -> None:
+        """Delete all stored turns of an episode.
 
         Raises:
-            RefusedError: The policy was trained on it.
+            RefusedError: The policy was trained on the episode; see `unlearn_episode`.
         """
         if any(of == id for of, _ in self.journal.learned.values()):
             problem = f'the episode "{id[:80]}" was trained on; POST /v1/live/episodes/{id[:80]}/unlearn'
@@ -138,7 +138,7 @@ class OnlineLearner:
         self.turns.delete(id)
         self.forgotten(id)
 
-    async def _judge(self, episode: Episode, answer: RecordedAnswer, following: RecordedAnswer) -> None:
+    async def _judge(self, episode: ServerEpisode, answer: RecordedAnswer, following: RecordedAnswer) -> None:
         number = next(index for index, each in enumerate(episode.answers) if each is answer)
         if number in episode.judged:
             return
@@ -169,9 +169,11 @@ class OnlineLearner:
             raise ValueError(f"reward {reward!r}: a number from {low:g} to {high:g} (live.reward_range)")
         return result
 
-    def _reward_accepted(self, episode: Episode, number: int) -> None:
-        """Give reward 0 to an answer that its reviewer accepted, if interventions are the reward; replaced ones have
-        −1."""
+    def _reward_accepted(self, episode: ServerEpisode, number: int) -> None:
+        """Judge an answer that its reviewer accepted with reward 0, if `live.intervention` is `reward`.
+
+        Answers that a reviewer replaced have the reward −1.
+        """
         if self.settings.intervention != "reward" or not episode.reviewer:
             return
         if number in episode.judged or number in episode.unreviewed:
@@ -184,7 +186,7 @@ class OnlineLearner:
         self._add(build_judged_turn(episode, answer, context, feedback, number=self._next, chat=chat, room=room))
 
     def _store_feedback(
-        self, episode: Episode, answer: RecordedAnswer, following_answer: RecordedAnswer, feedback: Feedback
+        self, episode: ServerEpisode, answer: RecordedAnswer, following_answer: RecordedAnswer, feedback: Feedback
     ) -> None:
         following = () if following_answer is answer else following_answer.new_messages
         if not feedback.is_trainable:
@@ -217,7 +219,7 @@ class OnlineLearner:
         self._admit(turn.episode, turn.number)
 
     def _admit(self, episode: str, number: int) -> None:
-        """Queue a turn for training if it is permitted."""
+        """Queue a turn for training, unless its episode still needs approval or was rejected."""
         if self.journal.decided.get(episode, not self.settings.require_approval):
             self.journal.add({"turn": number, "episode": episode})
             self._notify()
@@ -225,16 +227,16 @@ class OnlineLearner:
     # ------------------------------------------------------------ administration
 
     def set_paused(self, paused: bool) -> None:
-        """Pause or resume training, also after a restart; answers and judgements continue."""
+        """Pause or resume training. Answers and judgements continue, and the setting survives a restart."""
         if paused != self.journal.paused:
             self.journal.add({"paused": paused})
         self._notify()
 
-    def decide(self, episode: str, *, approved: bool) -> None:
+    def review_episode(self, episode: str, *, approved: bool) -> None:
         """Approve an episode for training, including its later turns, or reject it permanently.
 
         Raises:
-            RefusedError: It does not exist, or it is to be rejected and was trained on.
+            RefusedError: The episode has no stored turns, or it is rejected after the policy was trained on it.
         """
         numbers = self._turn_numbers(episode)
         if not approved and any(number in self.journal.learned for number in numbers):
@@ -246,12 +248,13 @@ class OnlineLearner:
                 self._admit(episode, number)
 
     async def unlearn_episode(self, episode: str) -> int:
-        """Delete an episode and restart training without it, from the initial weights.
+        """Delete an episode and train again without it, from the initial weights (exact unlearning).
 
-        Returns the number of updates to recompute.
+        Returns:
+            Number of updates to recompute.
 
         Raises:
-            RefusedError: It does not exist.
+            RefusedError: The episode has no stored turns.
         """
         self._turn_numbers(episode)
         async with self._weights_lock:
@@ -263,7 +266,7 @@ class OnlineLearner:
         return len(self.journal.waiting) // self.settings.turns_per_update
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state of training and the turns of the next update."""
+        """Return the state of training as a JSON object: steps, turns, success, and the turns of the next update."""
         journal, best = self.journal, self.journal.best
         held_numbers = [
             number for numbers in self.turns.episodes.values() for number in numbers if self._is_held(number)
@@ -279,13 +282,13 @@ class OnlineLearner:
             "failed_scorings": self._failed_scorings,
             "best": {"step": best[0], "success": best[1]} if best else None,
             "next": [
-                turn.to_json() for turn in self.turns.turns(list(journal.waiting)[: self.settings.turns_per_update])
+                turn.to_json() for turn in self.turns.get_turns(list(journal.waiting)[: self.settings.turns_per_update])
             ],
             "next_when": f"{len(journal.waiting)} of {self.settings.turns_per_update} turns are there",
         }
 
     def families(self) -> Iterator[Family]:
-        """Return metrics of live learning."""
+        """Yield the Prometheus metrics of online learning, for `GET /metrics`."""
         journal = self.journal
         yield make_family("live_trained_turns", "gauge", "Turns in the weights.", len(journal.learned))
         yield make_family("live_waiting_turns", "gauge", "Turns that wait for an update.", len(journal.waiting))
@@ -293,18 +296,18 @@ class OnlineLearner:
         yield make_family("live_failed_scorings_total", "counter", "Failed calls of the scorer.", self._failed_scorings)
 
     def episode_to_json(self, episode: str) -> dict[str, Any]:
-        """Return the stored turns of an episode.
+        """Return the stored turns of an episode as a JSON object.
 
         Raises:
-            RefusedError: It does not exist.
+            RefusedError: The episode has no stored turns.
         """
         turns = [
             {**turn.to_json(), "learned_in": self.journal.learned.get(turn.number, ("", None))[1]}
-            for turn in self.turns.turns(self._turn_numbers(episode)[:_MAX_SHOWN])
+            for turn in self.turns.get_turns(self._turn_numbers(episode)[:_MAX_SHOWN])
         ]
         return {**self._summary(episode), "of": turns}
 
-    def episodes(self) -> list[dict[str, Any]]:
+    def list_episodes(self) -> list[dict[str, Any]]:
         """Return a summary of every episode with stored turns."""
         return [self._summary(episode) for episode in self.turns.episodes]
 
@@ -357,14 +360,14 @@ class OnlineLearner:
         await self._publish()
 
     async def wait_idle(self) -> None:
-        """Wait until all updates are made that are possible without more turns."""
+        """Wait until every update that is possible with the queued turns is finished."""
         await self._is_idle.wait()
 
     async def run(self) -> None:
-        """Train whenever enough turns are queued, until cancelled.
+        """Run updates whenever enough turns are queued, until the task is cancelled.
 
         Raises:
-            WhetstoneError: Something could not be saved.
+            WhetstoneError: The journal or a checkpoint could not be saved.
         """
         async with self._weights_lock:
             await self._evaluate_if_due()
@@ -384,7 +387,7 @@ class OnlineLearner:
         self._changed.set()
 
     async def close(self) -> None:
-        """Save the weights after the running update has finished."""
+        """Wait for the running update, and save a checkpoint of the weights."""
         async with self._weights_lock:
             if self.journal.step and not checkpoint_path(self._run_dir, self.journal.step).is_dir():
                 await self.weights.save(self.journal.step)
@@ -404,9 +407,11 @@ class OnlineLearner:
         places = sorted(draw.sample(range(len(earlier)), min(self.settings.replay_turns, len(earlier))))
         replayed = [earlier[place] for place in places]
         journal.add({"update": step, "version": journal.version + 1, "turns": fresh, "replayed": replayed})
-        judged = self.turns.turns(fresh)
+        judged = self.turns.get_turns(fresh)
         try:
-            metrics = await run_in_compute_thread(self.weights.learn, Update(step, tuple(fresh), tuple(replayed)))
+            metrics = await run_in_compute_thread(
+                self.weights.apply_update, Update(step, tuple(fresh), tuple(replayed))
+            )
         except Exception as failure:  # the turns of the update caused it, and are excluded from training
             journal.add({"void": step})
             reason = describe_exception(failure).splitlines()[0]
@@ -419,7 +424,7 @@ class OnlineLearner:
             await self.weights.save(step)
 
     async def _evaluate_if_due(self) -> None:
-        """Evaluate if an evaluation is due, and roll back if success dropped too far."""
+        """Evaluate if an evaluation is due, and roll back the weights if success dropped below the guard."""
         guard, journal = self.settings.guard, self.journal
         if guard is None:
             return
@@ -460,7 +465,7 @@ class OnlineLearner:
         await self.weights.wait_written()
         self.turns.delete(without)
         self.forgotten(without)
-        self.weights.forget()
+        self.weights.delete_checkpoints()
         self.journal.restart_without(without)
         self.journal.add({"begin": self.journal.version + 1})
         self._metrics.truncate_rows({})
@@ -476,7 +481,7 @@ class OnlineLearner:
 
 
 def _turn_metrics(turns: list[JudgedTurn]) -> dict[str, float]:
-    """Return mean metrics of the turns of an update."""
+    """Compute mean metrics of the judged turns of an update, such as their reward."""
     return {
         "reward/mean": fmean(turn.feedback.reward for turn in turns),
         "live/turns": float(len(turns)),

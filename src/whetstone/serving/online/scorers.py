@@ -18,11 +18,12 @@ from whetstone.chat import Message
 
 @dataclass(frozen=True, slots=True)
 class FollowUp:
-    """An answer with the messages before and after it."""
+    """Input of a scorer: an answer with the messages before and after it."""
 
     messages: tuple[Message, ...]
     """The whole conversation before the answer."""
     answer: Message
+    """The answer to judge."""
     following: tuple[Message, ...]
     """The next messages of tools or the user, at least one."""
 
@@ -35,18 +36,18 @@ class FollowUp:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """Feedback on an answer."""
+    """Result of a scorer: reward and hint of an answer; without both the answer is not trained on."""
 
     reward: float = 0.0
     """Reward; a positive one makes the answer more likely, a negative one less likely."""
     hint: str = ""
-    """Text that would have helped, if the policy had read it; empty if there is none."""
+    """Text that would have led to a better answer if the policy had read it; empty without a hint."""
     why: str = ""
     """Short reason, for people who inspect the training data."""
 
     @property
     def is_trainable(self) -> bool:
-        """Return whether it has a reward or a hint to train on."""
+        """Return whether the feedback has a reward other than 0 or a hint, so that the answer is trained on."""
         return self.reward != 0 or bool(self.hint)
 
 

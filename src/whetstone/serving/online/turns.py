@@ -25,8 +25,8 @@ from whetstone.data.redacting import Redacting
 from whetstone.json_lines import cut_incomplete_line, make_shape, read_objects, validate_shape
 from whetstone.rollout.context_transforms.insert_text import append_to_last
 from whetstone.serving.conversation_matching import (
-    Episode,
     RecordedAnswer,
+    ServerEpisode,
     build_trajectory,
     continue_after,
     list_messages_before,
@@ -41,19 +41,20 @@ _HINT, _HINTED = "hint", "hinted"
 
 @dataclass(frozen=True, slots=True)
 class Intervention:
-    """A person's message that replaces an answer of the policy."""
+    """Human intervention: a person's message that replaced an answer of the policy."""
 
     learned_as: str
     """`demonstration`: the person's message is imitated; `preference`: it is preferred to the policy's answer;
     `reward`: the policy's answer has reward −1, the person's message 0."""
     by: str
+    """Name of the person."""
     at: float
     """Time in seconds since 1970."""
     other: Trajectory
     """The answer of the two that is not `JudgedTurn.trajectory`: for `reward` the person's, otherwise the policy's."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object of the API."""
+        """Convert to a JSON object of the API."""
         (turn,) = self.other.turns
         return {
             "learned_as": self.learned_as,
@@ -65,14 +66,16 @@ class Intervention:
 
 @dataclass(frozen=True, slots=True)
 class JudgedTurn:
-    """An answer with a judgement."""
+    """An answer with its feedback, as one turn to train on."""
 
     number: int
     """Index among all judged answers."""
     episode: str
+    """Id of the episode in records."""
     answer: int
     """Number of the answer in its episode."""
     feedback: Feedback
+    """Reward and hint of the answer."""
     trajectory: Trajectory
     """This single turn with its whole context."""
     hinted: tuple[int, ...] = ()
@@ -80,11 +83,15 @@ class JudgedTurn:
     intervention: Intervention | None = None
     """The intervention if a person took over; `trajectory` is then the answer of the two that is trained on."""
 
-    def group(self, *, reward_weight: float, intervention_weight: float = 1.0) -> Group:
-        """Return the training group of the turn.
+    def build_group(self, *, reward_weight: float, intervention_weight: float = 1.0) -> Group:
+        """Build the training group of the turn.
 
-        Its reward is its advantage, and its task holds the teacher's context. If both answers of an intervention are
-        trained on, the group has two members.
+        The reward is the advantage, and the task holds the context with the hint, which the teacher reads. If both
+        answers of an intervention are trained on, the group has two members.
+
+        Args:
+            reward_weight: Factor of the reward of a judged answer.
+            intervention_weight: Factor of the reward of an intervention.
         """
         over = self.intervention
         value = (reward_weight if over is None else intervention_weight) * self.feedback.reward
@@ -98,7 +105,7 @@ class JudgedTurn:
         return mark_offline(Group(task, tuple(members)), "", number=self.number, off_policy=OffPolicy.RECOMPUTE)
 
     def redact_turn(self, redacting: Redacting) -> JudgedTurn | None:
-        """Return the turn without sensitive text; None if nothing trainable is left."""
+        """Return the turn with sensitive text removed; None if nothing trainable is left."""
         over = self.intervention
         if over is not None:
             over = replace(over, other=redacting(over.other))
@@ -116,7 +123,7 @@ class JudgedTurn:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object of the API."""
+        """Convert to a JSON object of the API."""
         (turn,) = self.trajectory.turns
         over = self.intervention
         return {
@@ -135,12 +142,12 @@ class JudgedTurn:
 
 
 def hint_text(task: Task, trajectory: Trajectory) -> str:
-    """Return the hint of a task; empty if there is none."""
+    """Return the hint of a training group from its task; empty without a hint."""
     return str(task.private[_HINT])
 
 
 def context_with_hint(trajectory: Trajectory, task: Task) -> Trajectory:
-    """Return the turn with the context that the teacher reads: with the hint, if there is one."""
+    """Return a trajectory whose context contains the hint, as the teacher of self-distillation reads it."""
     hinted = task.private.get(_HINTED)
     if not hinted:
         return trajectory
@@ -149,12 +156,12 @@ def context_with_hint(trajectory: Trajectory, task: Task) -> Trajectory:
 
 
 def make_follow_up(answer: RecordedAnswer, following: Sequence[Message]) -> FollowUp:
-    """Return an answer with the whole conversation before it."""
+    """Build the input of a scorer from a recorded answer and the messages that followed it."""
     return FollowUp(list_messages_before(answer), answer.message, tuple(following))
 
 
 def build_judged_turn(
-    episode: Episode,
+    episode: ServerEpisode,
     recorded_answer: RecordedAnswer,
     context: FollowUp,
     feedback: Feedback,
@@ -180,7 +187,7 @@ def build_judged_turn(
     return JudgedTurn(number, episode.record_id, answer, feedback, trajectory, hinted)
 
 
-def intervention_turn(episode: Episode, answer: int, learned_as: str, *, number: int) -> JudgedTurn:
+def intervention_turn(episode: ServerEpisode, answer: int, learned_as: str, *, number: int) -> JudgedTurn:
     """Build the stored turn of an intervention.
 
     It is the person's message with reward +1, or the policy's answer with −1.
@@ -207,7 +214,7 @@ def intervention_turn(episode: Episode, answer: int, learned_as: str, *, number:
 
 
 def _hinted_context(answer: RecordedAnswer, hint: str, chat: Chat) -> Context:
-    """Return the context of an answer with the hint after the last message."""
+    """Build the context of an answer with the hint inserted after the last message."""
     messages = append_to_last(answer.new_messages, hint)
     if answer.before is None:
         return chat.open(messages, answer.context.tools)
@@ -215,7 +222,7 @@ def _hinted_context(answer: RecordedAnswer, hint: str, chat: Chat) -> Context:
 
 
 class TurnStore:
-    """Store of the judged turns of a run, one file per episode.
+    """Store of the judged turns of a live run, one file per episode, so that an episode can be deleted.
 
     Args:
         folder: Created if it is missing.
@@ -238,22 +245,22 @@ class TurnStore:
 
     @property
     def next(self) -> int:
-        """Return a number greater than that of every stored turn."""
+        """Return the number of the next turn, which is greater than the number of every stored turn."""
         return max(self._of, default=-1) + 1
 
     def __contains__(self, number: int) -> bool:
-        """Return whether a turn is stored."""
+        """Return whether a turn with this number is stored."""
         return number in self._of
 
     def find_episode(self, number: int) -> str:
-        """Return the episode of a turn."""
+        """Return the id of the episode that a turn belongs to."""
         return self._of[number]
 
     def add(self, turn: JudgedTurn) -> None:
-        """Store a turn; it is on the disk when this returns.
+        """Store a turn; it is on the disk when this method returns.
 
         Raises:
-            SaveError: It could not be written.
+            SaveError: The turn could not be written.
         """
         feedback = turn.feedback
         over = turn.intervention
@@ -270,15 +277,15 @@ class TurnStore:
             os.fsync(file.fileno())
         self._know(turn)
 
-    def turns(self, numbers: Sequence[int]) -> list[JudgedTurn]:
-        """Return the turns with these numbers, in this order."""
+    def get_turns(self, numbers: Sequence[int]) -> list[JudgedTurn]:
+        """Load the turns with the given numbers, in the given order."""
         turns: dict[int, JudgedTurn] = {}
         for episode in dict.fromkeys(self._of[number] for number in numbers):
             turns |= {turn.number: turn for turn in self._read(self._path(episode))}
         return [turns[number] for number in numbers]
 
     def delete(self, episode: str) -> None:
-        """Delete all turns of an episode, also on the disk."""
+        """Delete all turns of an episode, in memory and on the disk."""
         for number in self.episodes.pop(episode, ()):
             del self._of[number]
         path = self._path(episode)

@@ -32,7 +32,7 @@ STAGE = "live"
 
 
 def live_settings(resolved: Resolved) -> LiveSettings:
-    """Return the settings of online learning in a recipe, or the defaults."""
+    """Return the section `live` of a recipe; its default values if the recipe has none."""
     return resolved.recipe.live or LiveSettings()
 
 
@@ -77,7 +77,7 @@ def convert_live_recipe(resolved: Resolved) -> Resolved:
 
 
 class LiveWeights:
-    """The policy in training, its learner, and its checkpoints.
+    """Policy in training with its learner and checkpoints; restores the weights of any earlier step.
 
     Args:
         assembly: Components of `convert_live_recipe`.
@@ -93,26 +93,26 @@ class LiveWeights:
         self.learner: Learner = learner_for(self.assembly, reinforcement, None)
         self._checkpoints = Checkpoints(run_dir, keep={checkpoint_path(run_dir, 0)})
 
-    def learn(self, update: Update) -> dict[str, float]:
-        """Make an update; return its metrics.
+    def apply_update(self, update: Update) -> dict[str, float]:
+        """Train on the turns of an update; return its metrics.
 
         Raises:
-            WhetstoneError: It failed; the weights are unchanged.
+            WhetstoneError: The update failed; the weights are unchanged.
         """
-        groups = [*self.groups(update.turns), *map(_replayed, self.groups(update.replayed))]
+        groups = [*self.build_groups(update.turns), *map(_replayed, self.build_groups(update.replayed))]
         result = self.learner.update(UpdateBatch(tuple(groups), version=update.step))
         self.learner.end_step()
         return result.metrics
 
-    def groups(self, numbers: Sequence[int]) -> list[Group]:
-        """Return the training groups of judged turns."""
+    def build_groups(self, numbers: Sequence[int]) -> list[Group]:
+        """Build the training groups of the judged turns with the given numbers."""
         weigh = {"reward_weight": self.settings.reward_weight, "intervention_weight": self.settings.intervention_weight}
-        return [turn.group(**weigh) for turn in self.turns.turns(numbers)]
+        return [turn.build_group(**weigh) for turn in self.turns.get_turns(numbers)]
 
     def restore(self, step: int) -> None:
         """Restore the weights and the optimizer state after a step.
 
-        They are computed from the nearest valid checkpoint before it.
+        The nearest valid checkpoint before the step is loaded, and the updates after it are recomputed.
 
         Raises:
             RunDirectoryError: There is no valid checkpoint to start from.
@@ -123,13 +123,13 @@ class LiveWeights:
             raise RunDirectoryError(f"{checkpoint_path(self.run_dir, begin)}: no valid checkpoint to start from")
         self._load(checkpoint_path(self.run_dir, begin))
         for update in updates:
-            self.learn(update)
+            self.apply_update(update)
 
     async def save(self, step: int) -> None:
-        """Save a checkpoint of the present weights, which are those after a step.
+        """Save the current weights as the checkpoint of a step.
 
         Raises:
-            SaveError: It could not be written.
+            SaveError: The checkpoint could not be written.
         """
         best = self.journal.best
         self._checkpoints.keep = {checkpoint_path(self.run_dir, each) for each in (0, best[0] if best else 0)}
@@ -138,11 +138,11 @@ class LiveWeights:
         await self._checkpoints.save(self.assembly.policy, self.learner.state_dict(), position, last=last, every=every)
 
     async def wait_written(self) -> None:
-        """Wait until the checkpoints are on disk."""
-        await self._checkpoints.written()
+        """Wait until all saved checkpoints are on disk."""
+        await self._checkpoints.wait_until_written()
 
-    def forget(self) -> None:
-        """Delete every checkpoint except the initial one."""
+    def delete_checkpoints(self) -> None:
+        """Delete every checkpoint except that of step 0, before unlearning."""
         first = checkpoint_path(self.run_dir, 0)
         for path in first.parent.iterdir():
             if path != first:
