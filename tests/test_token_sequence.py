@@ -205,3 +205,11 @@ def test_a_learner_of_text_refuses_media_in_one_line(model):
     (micro,) = pack_segments(batch, token_budget=100, device=torch.device("cpu"))
     with pytest.raises(PolicyError, match=r"an image at token 1 of its batch, and .* reads text only"):
         TokenForward(model)(micro, 1.0)
+
+
+def test_slices_with_another_step_are_refused():
+    tokens = Tokens.from_ids([1, 2, 3, 4], Author.ENVIRONMENT)
+    assert tokens[1:3].ids == (2, 3)
+    for sequence in (tokens, TokenSequence((1, 2, 3, 4))):
+        with pytest.raises(ValueError, match="step 1, got 2"):
+            sequence[::2]

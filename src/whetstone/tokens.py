@@ -210,12 +210,14 @@ class Tokens:
         return len(self.ids)
 
     def __getitem__(self, span: slice) -> Tokens:
-        """Return all columns for the tokens of a contiguous slice; its step is ignored.
+        """Return all columns for the tokens of a slice with step 1.
 
         Raises:
-            ValueError: If the slice contains only a part of an image.
+            ValueError: If the slice has another step, or contains only a part of an image.
         """
-        start, end, _ = span.indices(len(self.ids))
+        start, end, step = span.indices(len(self.ids))
+        if step != 1:
+            raise ValueError(f"a slice of tokens must have step 1, got {step}")
         columns: dict[str, Any] = {name: getattr(self, name)[start:end] for name in _COLUMNS}
         measured = {name: column[start:end] for name, column in self.measured.items()}
         return Tokens(**columns, media=select_media(self.media, start, end), measured=measured)

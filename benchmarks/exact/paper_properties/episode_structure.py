@@ -348,14 +348,14 @@ def staleness_is_bounded_by_admission() -> list[Figure]:
             finished: set[int] = set()
             while gate.version < 300:
                 while gate.free_slots > 0:
-                    await gate.enter(number)
+                    await gate.admit_group(number)
                     number += 1
                 running = sorted(set(gate.live) - finished)
                 finished |= {k for k in running if random.random() < 0.5}
                 due = sorted(gate.live)[:4]
                 if set(due) <= finished:
                     age = max(age, max(gate.version - gate.live[k] for k in due))
-                    gate.advance(due)
+                    gate.record_update(due)
             return age
 
         return asyncio.run(play())
