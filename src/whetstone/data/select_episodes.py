@@ -68,7 +68,7 @@ def get_reward(episode: Trajectory) -> float:
 
 
 def is_imitated(episode: Trajectory) -> bool:
-    """Return whether an episode can be imitated: the task was solved, or the log does not say whether it was."""
+    """Return whether an episode can be imitated: the task was solved, or the log has no outcome."""
     return episode.solved or (episode.score is not None and episode.score.success is None)
 
 
