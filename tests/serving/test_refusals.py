@@ -29,7 +29,7 @@ def keys_of(**roles):
         ("/v1/completions", {"prompt": "x", "best_of": 3}, 400, "unsupported_parameter", "cannot be recorded"),
         (CHAT, {"tools": [TOOL, TOOL]}, 400, None, 'duplicate tool "add"'),
         (CHAT, {"tools": [TOOL], "tool_choice": OTHER}, 400, None, '"other", which is not among the tools'),
-        (CHAT, {"tool_choice": "required"}, 400, None, "required, and there are no tools"),
+        (CHAT, {"tool_choice": "required"}, 400, None, "needs tools, and the request has none"),
         (CHAT, {"functions": [TOOL]}, 400, "unsupported_parameter", "is the old name of tools"),
         (CHAT, {"tools": [TOOL], "response_format": {"type": "json_object"}}, 400, None, "tool_choice: none"),
     ],

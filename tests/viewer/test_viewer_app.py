@@ -112,7 +112,7 @@ def test_comparison_file_is_read_if_it_exists(runs, tmp_path):
         ("/api/runs/0/trajectories?sort=x", 400, "cannot sort by"),
         ("/api/runs/0/trajectory?id=missing", 404, "no trajectory missing"),
         ("/api/runs/0/episodes?step=-1", 400, "step: a whole number from 0"),
-        ("/api/runs/0/data?stage=warming", 400, "no stage on data"),
+        ("/api/runs/0/data?stage=warming", 400, "with training data; allowed"),
         ("/api/nothing", 404, "Not Found"),
         ("/page/..%2fapp.py", 404, ""),
         ("/page/nothing.js", 404, "no such page"),

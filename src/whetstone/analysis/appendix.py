@@ -104,7 +104,7 @@ def _compared_runs(source: Path, compared: Mapping[str, Any]) -> list[_Run]:
             if record.summary is not None:
                 runs.append(_Run(row["name"], int(record.summary["seed"]), record))
     if not runs:
-        raise RunDirectoryError(f"{source}: none of its runs exists here")
+        raise RunDirectoryError(f"{source}: none of the compared runs exists here; copy their folders to this machine")
     return runs
 
 

@@ -77,7 +77,7 @@ def _pair(one: str, other: str, one_outcomes: Outcomes, other_outcomes: Outcomes
     shared = [set(side[seed]) for side in (one_outcomes, other_outcomes) for seed in seeds]
     tasks = sorted(set.intersection(*shared)) if shared else []
     if not tasks:
-        raise ValueError(f"{one} and {other} have no task in common")
+        raise ValueError(f"{one} and {other} have no task in common; compare results on the same tasks")
     first, second = (
         np.array([[side[seed][task] for task in tasks] for seed in seeds]) for side in (one_outcomes, other_outcomes)
     )

@@ -59,7 +59,7 @@ class SupervisedTokens:
             WhetstoneError: The components or data of the recipe cannot be built.
         """
         if stage not in STAGES:
-            raise RefusedError(f"no stage on data: {stage[:40]}; there are {', '.join(STAGES)}")
+            raise RefusedError(f"stage: no stage {stage[:40]!r} with training data; allowed: {', '.join(STAGES)}")
         if first < 0 or not 0 < count <= MAX_SHOWN:
             raise RefusedError(f"first: must be at least 0; count: must be from 1 to {MAX_SHOWN}")
         with self._lock:

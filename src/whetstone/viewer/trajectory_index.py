@@ -81,7 +81,7 @@ class TrajectoryIndex:
                     [*bound, query.limit, query.offset],
                 ).fetchall()
             except sqlite3.OperationalError as error:
-                raise RefusedError(f"the index cannot answer that: {error}") from None
+                raise RefusedError(f"the index cannot answer this query: {error}") from None
             rows = _rows(db, components, [number for (number,) in numbers])
         return Page(count, reward, success, rows)
 

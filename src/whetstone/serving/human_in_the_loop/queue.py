@@ -85,9 +85,15 @@ class PeopleQueue:
         if kind == "user":
             self.refuse_bytes(owner, about)
             if sum(seat.owner == owner and not seat.over for seat in self.seats.values()) >= _MOST_OF_A_KEY:
-                raise RefusedError(f"this key has {_MOST_OF_A_KEY} open seats", status=429, code="queue_full")
+                raise RefusedError(
+                    f"this key has {_MOST_OF_A_KEY} open seats, the maximum; close one first",
+                    status=429,
+                    code="queue_full",
+                )
         if sum(not seat.over for seat in self.seats.values()) >= _MOST:
-            raise RefusedError(f"{_MOST} seats are taken", status=429, code="queue_full")
+            raise RefusedError(
+                f"the queue is full ({_MOST} open seats); close seats or try again later", status=429, code="queue_full"
+            )
         id = uuid.uuid4().hex
         named = {"kind": kind, "owner": owner, "about": about, "seconds": seconds, "episode": episode}
         self._journal.add({"seat": id, **named, "at": self._clock()})

@@ -82,7 +82,7 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         """Return (key of the request, its body, name of the person)."""
         key = server.authenticate_request(request)
         if not key.has_role(role):
-            raise RefusedError(f"this key may not do that; it takes the role {role}", status=403, code="forbidden")
+            raise RefusedError(f"this key may not do this; the role {role} is required", status=403, code="forbidden")
         body = await server.read_object(request, key, max_bytes=_MOST_BYTES) if request.method == "POST" else {}
         return key, body, key.name or _text(body, "by", "somebody")[:80] or "somebody"
 
