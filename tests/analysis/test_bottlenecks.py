@@ -85,7 +85,7 @@ def test_slowest_tool_is_first_and_the_first_step_is_excluded():
 
 
 def test_metrics_without_times_are_refused():
-    with pytest.raises(RunDirectoryError, match=r"no step in metrics\.jsonl has time/rollout"):
+    with pytest.raises(RunDirectoryError, match=r"metrics\.jsonl: no step has time/rollout"):
         diagnose([{"step": 1, "loss/total": 1.0}])
 
 
