@@ -246,9 +246,9 @@ def test_sizes_are_restored_after_a_restart_and_deleted_notes_do_not_count(tmp_p
     reloaded = PeopleQueue(tmp_path / "people.jsonl", max_bytes=2000)
     for each in (queue, reloaded):
         with pytest.raises(RefusedError):
-            each.note("x" * 1000, episode="f", answer=0, by="a", owner="a")
+            each.store_note("x" * 1000, episode="f", answer=0, by="a", owner="a")
     reloaded.forget_episode("e")
-    reloaded.note("x" * 1000, episode="f", answer=0, by="a", owner="a")
+    reloaded.store_note("x" * 1000, episode="f", answer=0, by="a", owner="a")
 
 
 def test_number_of_seats_per_key_is_bounded(monkeypatch):
