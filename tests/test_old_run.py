@@ -72,7 +72,7 @@ def test_it_is_listed_and_viewed(unchanged, tmp_path):
     assert [run.name for run in open_runs([unchanged], cache=tmp_path)] == list(STAGES)
     run = ViewedRun(unchanged / "stages" / STAGES[1], "run", cache=tmp_path / "cache")
     run.refresh()
-    assert (run.describe_progress()["stage"], run.progress()["step"]) == ("reinforcement", 4)
+    assert (run.describe_progress()["stage"], run.describe_progress()["step"]) == ("reinforcement", 4)
 
 
 def test_it_is_shown(unchanged):
