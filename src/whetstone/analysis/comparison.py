@@ -256,7 +256,7 @@ def _same_policy(one: Recipe, other: Recipe) -> bool:
 def expand_sweep(text: str) -> list[str]:
     """Split `one,two,three` into values; commas in brackets and quotes do not split.
 
-    >>> swept("gigpo,{name: rloo, scale: true},[a, b]"), swept("")
+    >>> expand_sweep("gigpo,{name: rloo, scale: true},[a, b]"), expand_sweep("")
     (['gigpo', '{name: rloo, scale: true}', '[a, b]'], [''])
     """
     values, depth, quote, now = [], 0, "", ""

@@ -39,8 +39,8 @@ def lucky_win_probability(chances: Sequence[float | None]) -> float:
 def is_explained_by_luck(wins: int, chances: Sequence[float]) -> bool:
     """Return whether the probability of at least `wins` wins by luck is 1 in 1000 or more.
 
-    >>> explained(1, [1 / 37] * 12), explained(3, [1 / 8] * 12), explained(9, [1 / 8] * 12)
-    (True, True, False)
+    >>> [is_explained_by_luck(wins, [chance] * 12) for wins, chance in ((1, 1 / 37), (3, 1 / 8), (9, 1 / 8))]
+    [True, True, False]
     """
     return wins_tail_probability(wins, chances) >= 1 / ONCE_IN
 
