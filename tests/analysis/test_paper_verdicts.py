@@ -148,7 +148,7 @@ def test_exact_verdict_prefers_a_property_over_a_formula():
         ({"p": entry()}, [], "p: was not run and has no reason; set why"),
         ({"p": entry(why="x", benhc=["a"])}, [], 'no such key benhc; did you mean "bench"'),
         ({"p": entry(why="x", formula="code")}, [], "p: formula: code: one of released code, paper"),
-        ({"q": entry(why="x")}, [verdict(BETTER)], "no paper p"),
+        ({"q": entry(why="x")}, [verdict(BETTER)], "a claim of paper p, which is not listed"),
     ],
 )
 def test_errors_of_the_list_name_the_entry(document, verdicts, message):

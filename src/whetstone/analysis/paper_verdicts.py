@@ -205,7 +205,10 @@ def read_papers(
         by_key[key] = paper
     unlisted = sorted({each["paper"] for each in verdicts} - set(by_key))
     if unlisted:
-        raise RecipeError(f"papers.yaml  no paper {unlisted[0]}{did_you_mean(unlisted[0], by_key)}; a bench names it")
+        raise RecipeError(
+            f"papers.yaml: a benchmark has a claim of paper {unlisted[0]}, which is not listed"
+            f"{did_you_mean(unlisted[0], by_key)}"
+        )
     unknown = sorted({key for row in rows for key in row.papers} - set(by_key))
     if unknown:
         raise RecipeError(f"exact.json  no paper {unknown[0]}{did_you_mean(unknown[0], by_key)}; correct the check")

@@ -182,7 +182,7 @@ def uses_merged_weights(policy: Policy) -> bool:
     """Return whether a local engine samples a policy's LoRA adapters from a copy with merged weights.
 
     In SmolLM2 with 135 million parameters in float32, separate adapters of rank 16 take a third more time than its
-    products without them. Small models keep separate adapters, and thus the bits of their runs.
+    products without them. Small models keep separate adapters, so that runs of earlier releases resume bit-exactly.
     """
     large = sum(parameter.numel() for parameter in policy.model.parameters()) >= SMALL
     return (large or policy.dtype != torch.float32) and can_merge(policy.model)

@@ -169,5 +169,8 @@ def can_fork(strategy: object) -> bool:
 
 
 def provided_data(strategy: object) -> frozenset[str]:
-    """Return the additional data of a strategy's trajectories, as its `provides` declares."""
+    """Return the names of the additional data that a strategy adds to trajectories, such as `forks`.
+
+    They are those in its attribute `provides`; without the attribute, there are none.
+    """
     return frozenset(strategy.provides) if implements_protocol(strategy, Provides) else frozenset()

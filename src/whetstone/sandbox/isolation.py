@@ -190,7 +190,7 @@ def log_container_guarantees(*, seccomp: bool, landlock: bool) -> None:
     """Log once which guarantees the sandbox itself cannot add inside a container."""
     missing = [] if seccomp else ["system calls are not filtered (its image has no libseccomp.so.2)"]
     missing += [] if landlock else ["only separate users isolate its sessions (its Landlock is older than Linux 6.12)"]
-    logging.getLogger("whetstone").warning("sandbox: inside the container, %s", "; ".join(missing))
+    logging.getLogger("whetstone").warning("sandbox: it runs in a container, in which %s", "; ".join(missing))
 
 
 def has_own_users(isolation: Isolation) -> bool:

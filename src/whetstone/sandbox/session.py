@@ -280,7 +280,7 @@ class Session:
         """
         jail = self._jail
         if jail is None:
-            raise InfrastructureError("sandbox: the session was closed during a call")
+            raise InfrastructureError("sandbox: the session was closed while a call ran in it")
         out_of_memory = jail.out_of_memory > self._killed_for_memory
         is_at_fault = self._has_run_code and not await jail.has_server_ended()
         printed = self._captured.text()

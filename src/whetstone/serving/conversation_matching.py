@@ -306,7 +306,12 @@ def list_messages_before(answer: RecordedAnswer) -> tuple[Message, ...]:
 
 
 def count_previous_answers(before: RecordedAnswer | None, new_messages: Sequence[Message]) -> int:
-    """Count the answers in a conversation before the answer that follows the new messages."""
+    """Count the assistant messages of a conversation before its next answer.
+
+    Args:
+        before: Last recorded answer; None: no answer was recorded, and assistant messages of the client count.
+        new_messages: Messages of the client after it.
+    """
     if before is None:  # answers of other models or of a rewritten history count, too
         return sum(message.role == "assistant" for message in new_messages)
     return 1 + count_previous_answers(before.before, before.new_messages)

@@ -241,7 +241,7 @@ def _decrypt(text: str, password: str) -> str:
         hidden = base64.b64decode(text, validate=True)
         return bytes(byte ^ key[at % len(key)] for at, byte in enumerate(hidden)).decode()
     except ValueError:
-        raise ValueError("the texts are not encrypted with the `canary`") from None
+        raise ValueError("problem or answer cannot be decrypted with the `canary` of the row") from None
 
 
 def _webshop(row: Row, number: int) -> Task:

@@ -204,7 +204,7 @@ def _create_model(fields: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
     definitions: dict[str, Any] = dict(fields)
     model: type[BaseModel] = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **definitions)
     if fields.keys() - model.model_fields.keys():
-        raise TypeError("it is the type of a variable of a class")
+        raise TypeError("a ClassVar is no parameter; annotate the type of the value")
     return model
 
 

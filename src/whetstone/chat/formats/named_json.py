@@ -61,7 +61,7 @@ class NamedJson:
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
-        """Markers in a call and around calls."""
+        """Texts that mark the start, the parts and the end of tool calls in this format, such as `<tool_call>`."""
         return split_markers(self.begin, self.end, self.call)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:

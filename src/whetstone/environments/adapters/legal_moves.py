@@ -203,7 +203,7 @@ def is_eliminated(state: Any, seat: int) -> bool:
 
 
 def is_accepted(state: Any, seat: int, before: int) -> bool:
-    """Return whether a game accepted a move, by its log and its state of the seat.
+    """Return whether a game accepted a move: it logged no "invalid move" and did not mark the seat's move as invalid.
 
     Args:
         state: State of the game after the move.

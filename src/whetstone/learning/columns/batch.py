@@ -159,7 +159,7 @@ class Columns:
             return numbers[self["trajectory" if to == "turn" else "token_trajectory"]]
         if level == "turn" and to == "token":
             return numbers[self["turn"]]
-        raise ValueError(f"numbers per {level} cannot be expanded to numbers per {to}")
+        raise ValueError(f"a column per {level} cannot be expanded to the coarser level {to}; aggregate it instead")
 
     def per_token(self, name: str) -> Tensor:
         """Return a column at every action token, [K].

@@ -80,7 +80,7 @@ class Column:
 
 
 class Declared(Protocol):
-    """Function with the attribute that the decorator `column` adds."""
+    """Function that the decorator `column` has declared as a column of a batch."""
 
     declared_column: Column
     """Declaration of the column."""
