@@ -382,7 +382,7 @@ MISTAKES = (
         1,
     ),
     Mistake("an expert who is not there", "rollout shop.yaml --expert", '--expert: the source "jsonl" has no expert'),
-    Mistake("a single contender", "compare shop.yaml", "compare two or more"),
+    Mistake("a single contender", "compare shop.yaml", "compare needs two or more contenders"),
     Mistake("a contender misspelt", "compare shop.yaml advantage=group_relative,gigppo", 'did you mean "gigpo"?'),
     Mistake(
         "a budget in a unit that is none",

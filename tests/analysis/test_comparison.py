@@ -49,7 +49,7 @@ def assembled(recipes, overrides):
 @pytest.mark.parametrize(
     ("recipes", "overrides", "message"),
     [
-        (["demo"], [], "compare two or more"),
+        (["demo"], [], "compare needs two or more contenders"),
         (["demo", "frozen-lake"], [], "demo and frozen-lake are evaluated on different tasks"),
         (["demo"], ["advantage=opo,opo"], "is named twice"),
         (["demo"], ["evaluation.temperature=0.0,1.0"], "differ in evaluation.samples or evaluation.temperature"),
@@ -141,8 +141,8 @@ def test_contenders_are_validated_before_the_first_run(tmp_path):
     ("arguments", "message"),
     [
         (["seed=1,2"], "seed: cannot be swept; every contender runs with the same seeds"),
-        (["demo"], "demo is named twice"),
-        (["advantage=opo,gpg", "--budget", "sampled_tokens"], "no amount; write sampled_tokens=100000"),
+        (["demo"], "demo: the contender is named twice"),
+        (["advantage=opo,gpg", "--budget", "sampled_tokens"], "no maximum; write UNIT=MAXIMUM, such as"),
         (["advantage=opo,gpg", "--budget", "sampled_token=3"], 'did you mean "sampled_tokens"'),
         (["advantage=opo,gpg", "--budget", "episodes=1.5"], "episodes must be an integer"),
         (["advantage=opo,gpg", "--budget", "episodes=many"], '"many" is not a number'),

@@ -72,7 +72,7 @@ def test_stored_log_probs_are_the_old_ones_by_the_mode(sampled, mode, more):
     columns = spied(assembly, learner, group, first)
     stored = columns["sampler_logprobs"] == -7.0
     assert stored.any()
-    assert not stored.iterate_episodes()
+    assert not stored.all()
     if mode in (OffPolicy.STORED, OffPolicy.CROSS_VIEW):
         assert (columns["old_logprobs"][stored] == -7.0).all()
     else:

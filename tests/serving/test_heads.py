@@ -90,13 +90,13 @@ def test_available_output_is_sent_in_one_write():
     writes = []
 
     class Lines:
-        def opened(self, count, prompt_tokens):
+        def write_start(self, count, prompt_tokens):
             yield f"open {count} {prompt_tokens}|"
 
-        def more(self, number, text):
+        def write_text(self, number, text):
             yield f"{text}|"
 
-        def ended(self, answers):
+        def write_end(self, answers):
             yield from ("end|", "done|")
 
     async def answering(shows, begun):

@@ -193,7 +193,7 @@ def test_one_name_trains_both_stages_of_score(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "row", "message"),
     [
-        ("supervised", {"messages": [{"role": "user", "content": "?"}]}, "without a message of the assistant"),
+        ("supervised", {"messages": [{"role": "user", "content": "?"}]}, "no message of the assistant"),
         ("preference", {"prompt": "a", "chosen": "b", "rejected": "b"}, "chosen and rejected are equal"),
         ("preference", {"prompt": "a", "completion": "b", "label": True}, "use kto for rated singles"),
     ],
