@@ -353,6 +353,20 @@ def test_image_is_made_from_a_folder_and_from_instructions(tmp_path):
 
 @needs_podman
 @pytest.mark.slow
+def test_user_and_working_directory_of_the_image_are_writable_as_in_the_image(tmp_path):
+    async def body(session):
+        return (await session.shell("id -u; pwd; echo a > /made/x && cat /made/x")).output
+
+    (tmp_path / "Containerfile").write_text(f"FROM {busybox_image()}\nWORKDIR /made\n")
+    assert in_container(body, build=str(tmp_path)) == "0\n/made\na\n"
+    (tmp_path / "Containerfile").write_text(
+        f"FROM {busybox_image()}\nRUN mkdir /made && chown 1000 /made\nWORKDIR /made\nUSER 1000\n"
+    )
+    assert in_container(body, build=str(tmp_path)) == "1000\n/made\na\n"
+
+
+@needs_podman
+@pytest.mark.slow
 def test_tools_share_a_container():
     async def call():
         box = {"container": "podman", "image": busybox_image()}

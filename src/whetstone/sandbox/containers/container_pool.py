@@ -15,6 +15,7 @@ import weakref
 from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS, ContainerOptions
 from whetstone.sandbox.containers.container_runtime import (
+    FIRST_USER,
     OWNER,
     ContainerRuntime,
     process_owner,
@@ -172,9 +173,24 @@ class ContainerPool:
         arguments = self._arguments(name, limits, image)
         created = await self.runtime.call(*verb, *arguments, seconds=_START_SECONDS)
         if created.code == 0:
+            if verb[0] == "run":
+                await self._own_files(name)
             return name
         await self.runtime.call("rm", "-f", name)
         raise InfrastructureError(f"{self.options.container} {verb[0]}: {image}: {created.error_line[-600:]}")
+
+    async def _own_files(self, name: str) -> None:
+        """Give files that podman created in a new container, such as its working directory, to root of the container.
+
+        With a mapping of users they belong to root of this machine, and the container could not write to them.
+        """
+        if not self.runtime.user_arguments():
+            return
+        folders = "{{.GraphDriver.Data.UpperDir}} {{.GraphDriver.Data.MergedDir}}"
+        inspected = await self.runtime.call("container", "inspect", "--format", folders, name)
+        places = inspected.output.decode().split()
+        if len(places) == 2:
+            await asyncio.to_thread(_change_owner, *places)
 
     async def _upper(self, name: str) -> str:
         inspected = await self.runtime.call("container", "inspect", "--format", "{{.GraphDriver.Data.UpperDir}}", name)
@@ -205,13 +221,24 @@ class ContainerPool:
         arguments += ["--cap-drop", "ALL", *(word for each in _CAPABILITIES for word in ("--cap-add", each))]
         arguments += ["--security-opt", "no-new-privileges", "--log-driver", "none", "--stop-timeout", "0"]
         arguments += ["--pull=never", *(["--http-proxy=false"] if self.options.container == "podman" else [])]
-        return [*arguments, "--user", "0", "--entrypoint", "sh", image, "-c", INIT]
+        return [*arguments, "--entrypoint", "sh", image, "-c", INIT]
 
     def _remove_later(self, *arguments: str) -> None:
         self._removing = [each for each in self._removing if each.poll() is None]
         words = self.runtime.build_command(*arguments)
         quiet = subprocess.DEVNULL
         self._removing.append(subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet))
+
+
+def _change_owner(upper: str, merged: str) -> None:
+    """Give the files of `upper` that belong to root of this machine to root of a container, in its mounted files."""
+    for folder, folders, files in os.walk(upper):
+        for entry in (*folders, *files):
+            path = os.path.join(folder, entry)
+            if os.lstat(path).st_uid == 0:
+                os.chown(
+                    os.path.join(merged, os.path.relpath(path, upper)), FIRST_USER, FIRST_USER, follow_symlinks=False
+                )
 
 
 @functools.cache

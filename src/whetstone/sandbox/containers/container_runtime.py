@@ -28,7 +28,7 @@ _INSTALL = {"podman": "apt-get install podman runc", "docker": "apt-get install 
 _PROBE_SECONDS = 60.0
 _BUILD_SECONDS = 1800.0
 _MAX_NPROC = 4096
-_FIRST_USER, _USERS = 1_900_000_000, 65536
+FIRST_USER, _USERS = 1_900_000_000, 65536
 """Range of user ids of this machine to which the users of containers are mapped if the runtime runs as root."""
 
 
@@ -127,7 +127,7 @@ class ContainerRuntime:
         """
         if self.program == "docker" or self.facts.rootless:
             return []
-        mapping = f"0:{_FIRST_USER}:{_USERS}"
+        mapping = f"0:{FIRST_USER}:{_USERS}"
         return ["--uidmap", mapping, "--gidmap", mapping]
 
     # images
