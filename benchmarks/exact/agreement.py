@@ -116,5 +116,6 @@ def publish_agreement(
     result |= circumstances(began)
     if folder:
         (folder / f"{name}.md").write_text(page, encoding="utf-8")
-        (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (folder / "raw").mkdir(parents=True, exist_ok=True)
+        (folder / "raw" / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result) if as_json else page)

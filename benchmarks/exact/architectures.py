@@ -1,6 +1,6 @@
 """Exactness of sampling and training for tiny instances of all causal language models in the installed Transformers.
 
-    python -m benchmarks architectures                 # writes results/architectures.json and .md
+    python -m benchmarks architectures                 # writes results/raw/architectures.json and .md
     python -m benchmarks architectures llama mamba     # prints some, writes nothing
 
 Each model has a tiny configuration and random weights in float32. An episode of two turns is sampled, then a second
@@ -336,7 +336,7 @@ def main() -> None:
     }
     print(json.dumps(result) if arguments.json else counts)
     if not arguments.kinds:
-        (RESULTS / "architectures.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / "raw" / "architectures.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         (RESULTS / "architectures.md").write_text(format_page(results, counts), encoding="utf-8")
     sys.exit(1 if counts["wrong"] or counts["traceback"] else 0)
 

@@ -307,7 +307,7 @@ def main() -> None:
     parser.add_argument("--categories", nargs="+", default=[*_SINGLE, *_CONVERSATIONS, *_MEMORIES])
     parser.add_argument("--mutations", type=int, default=200, help="mutated answers per category")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", type=Path, help="folder for bfcl.md and bfcl.json")
+    parser.add_argument("--write", type=Path, help="folder for bfcl.md and raw/bfcl.json")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--kept", type=Path, help="file of verdicts; stored ones are reused")
     parser.add_argument("--seconds", type=float, help="stop judging after this time")

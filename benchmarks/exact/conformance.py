@@ -214,7 +214,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-")))
         suite = run_suite(adapter.resolve(), options.python, folder.resolve(), options.checks or known)
-    stored = options.write / "conformance.json" if options.write is not None else None
+    stored = options.write / "raw" / "conformance.json" if options.write is not None else None
     others = json.loads(stored.read_text())["trainers"] if stored is not None and stored.is_file() else []
     trainers = [each for each in others if each["trainer"]["name"] != suite["trainer"]["name"]] + [suite]
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"

@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - tables are lines
 """Parse turns that the chat templates of real models render: kinds of turns, and 50 kinds of argument values.
 
-    python -m benchmarks parsed_turns            all templates; writes results/parsed_turns.json and .md
+    python -m benchmarks parsed_turns            all templates; writes results/raw/parsed_turns.json and .md
     python -m benchmarks parsed_turns NAME…      prints the failing turns of these templates
 
 Each turn is rendered by Transformers' `apply_chat_template`, tokenized, cut after the first stop token, and parsed. It
@@ -358,7 +358,7 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(stored, indent=1, ensure_ascii=False))
     else:
-        (RESULTS / "parsed_turns.json").write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+        (RESULTS / "raw" / "parsed_turns.json").write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
         (RESULTS / "parsed_turns.md").write_text(text)
         print(text)
     return int(any(one.failures and one.name not in CONTRADICTIONS for one in results))

@@ -383,7 +383,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=[""], help="prefixes of names, such as mcp or openenv")
     parser.add_argument("--servers", type=Path, default=Path("servers"), help="folder of installed servers")
-    parser.add_argument("--write", type=Path, help="folder for servers.md and servers.json")
+    parser.add_argument("--write", type=Path, help="folder for servers.md and raw/servers.json")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     servers, began = arguments.servers.absolute(), time.perf_counter()
@@ -403,11 +403,12 @@ def main() -> None:
     result: dict[str, Any] = {"name": "servers", "measured": results, "missing": missing, "goal": "all as they should"}
     result |= circumstances(began)
     if arguments.write:
-        _with_earlier(result, arguments.write / "servers.json")
+        _with_earlier(result, arguments.write / "raw" / "servers.json")
     page = table(result["measured"], result["missing"])
     if arguments.write:
         (arguments.write / "servers.md").write_text(page, encoding="utf-8")
-        (arguments.write / "servers.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (arguments.write / "raw").mkdir(parents=True, exist_ok=True)
+        (arguments.write / "raw" / "servers.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result) if arguments.json else page)
 
 

@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--domains", nargs="+", default=list(_DOMAINS))
     parser.add_argument("--mutations", type=int, default=200, help="mutated episodes per domain")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", type=Path, help="folder for tau2.md and tau2.json")
+    parser.add_argument("--write", type=Path, help="folder for tau2.md and raw/tau2.json")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--note", default="", help="note about the data, for the page")
     parser.add_argument("--kept", type=Path, help="file of verdicts; stored ones are reused")

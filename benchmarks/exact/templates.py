@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - tables are lines
 """Support of the chat templates of real models: tools, calls, results and reasoning.
 
-    python -m benchmarks templates            writes results/templates.json and results/templates.md
+    python -m benchmarks templates            writes results/raw/templates.json and results/templates.md
     python -m benchmarks templates NAME…      only these, in full
 
 A template *works* if rendered calls are parsed back unchanged, and if the context over four turns equals the rendering
@@ -306,7 +306,7 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(result, indent=1, ensure_ascii=False))
     else:
-        (RESULTS / "templates.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        (RESULTS / "raw" / "templates.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
         (RESULTS / "templates.md").write_text(text)
         print(text)
     return int(result["measured"]["working"] < GOAL)

@@ -1,6 +1,6 @@
 """Tool-call parsing on cases derived from the parser tests of vLLM and SGLang.
 
-    python -m benchmarks tool_call_cases                        write results/tool_call_cases.json and .md
+    python -m benchmarks tool_call_cases                        write results/raw/tool_call_cases.json and .md
     python -m benchmarks tool_call_cases ID...                  only cases whose id contains one of these, in full
     python -m benchmarks tool_call_cases --vllm-python PATH     run the parsers of vLLM too, in that interpreter
 
@@ -328,7 +328,7 @@ def main() -> int:
     started = time.perf_counter()
     measured, failing = measure(cases)
     seconds = time.perf_counter() - started
-    stored = RESULTS / "tool_call_cases.json"
+    stored = RESULTS / "raw" / "tool_call_cases.json"
     vllm = json.loads(stored.read_text(encoding="utf-8"))["measured"]["vllm"] if stored.exists() else None
     if options.vllm_python:
         vllm = summarize_vllm(*run_vllm(options.vllm_python, cases), cases)

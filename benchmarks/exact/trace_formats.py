@@ -1,6 +1,6 @@
 """Import exported conversations of six formats: the fraction that is read exactly, and reasons for damaged ones.
 
-    python -m benchmarks trace_formats        writes results/trace_formats.json and .md
+    python -m benchmarks trace_formats        writes results/raw/trace_formats.json and .md
 
 Experts play 300 episodes of four built-in environments. `trace_writers.py` writes 50 of them in the shape of each
 tool: spans, observations and runs with one record per model call, or one conversation per row. An import is exact if
@@ -194,7 +194,7 @@ def main() -> None:
     page = write_page(measured)
     print(page)
     stored = {"name": "trace_formats", **circumstances(began), "measured": measured}
-    (RESULTS / "trace_formats.json").write_text(json.dumps(stored, indent=1) + "\n")
+    (RESULTS / "raw" / "trace_formats.json").write_text(json.dumps(stored, indent=1) + "\n")
     (RESULTS / "trace_formats.md").write_text(page)
 
 

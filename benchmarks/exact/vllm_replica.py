@@ -69,7 +69,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=50, help="episodes per evaluation")
     parser.add_argument("--core", help="core of vLLM; its busy threads starve next to other work")
-    parser.add_argument("--write", action="store_true", help="write vllm_replica.json and vllm_replica.md into results")
+    parser.add_argument(
+        "--write", action="store_true", help="write raw/vllm_replica.json and vllm_replica.md into results"
+    )
     arguments = parser.parse_args()
     began = time.perf_counter()
     rows: list[Any] = []
@@ -122,7 +124,7 @@ def main() -> None:
         **circumstances(began),
     }
     if arguments.write:
-        (RESULTS / "vllm_replica.json").write_text(json.dumps(result, indent=1) + "\n")
+        (RESULTS / "raw" / "vllm_replica.json").write_text(json.dumps(result, indent=1) + "\n")
         (RESULTS / "vllm_replica.md").write_text(page(result, arguments.episodes))
     print(json.dumps(result) if arguments.json else "\n".join(f"{name}: {value}" for name, value in figures.items()))
 

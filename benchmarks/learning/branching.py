@@ -5,7 +5,7 @@ On the demo's calculator task and on a text game, from the same warm-up: indepen
 sampled tokens, tool calls and environment steps per group in training. Success is on the same held-out tasks before
 and after.
 
-`--write FOLDER` writes the table to FOLDER/branching.md and its figures to FOLDER/branching.json.
+`--write FOLDER` writes the table to FOLDER/branching.md and its figures to FOLDER/raw/branching.json.
 """
 
 from __future__ import annotations

@@ -85,7 +85,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
     began = time.perf_counter()
-    stored = arguments.results / "layers.json" if arguments.results is not None else None
+    stored = arguments.results / "raw" / "layers.json" if arguments.results is not None else None
+    if stored is not None:
+        stored.parent.mkdir(parents=True, exist_ok=True)
     cells: dict[str, dict[str, Any]] = json.loads(stored.read_text())["measured"] if stored and stored.is_file() else {}
     for method in METHODS:
         for world in WORLDS:
@@ -102,7 +104,9 @@ def main() -> None:
     if stored is not None:
         stored.write_text(json.dumps(report, indent=1) + "\n")
         small = " ".join(SMALL)
-        stored.with_suffix(".md").write_text(f"# Methods in worlds\n\n{table(cells)}\n{_BELOW.format(small=small)}")
+        (stored.parents[1] / f"{stored.stem}.md").write_text(
+            f"# Methods in worlds\n\n{table(cells)}\n{_BELOW.format(small=small)}"
+        )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ number of episodes, and is evaluated on the same held-out tasks. Additional requ
 gold calls, a second model, updates of the critic before those of the policy) are in its row of `METHODS` and in the
 table. Learning rates are the demo's except in four rows: the table shows whether a method works, not which is best.
 
-`--write FOLDER` writes the table to FOLDER/methods.md and its figures to FOLDER/methods.json.
+`--write FOLDER` writes the table to FOLDER/methods.md and its figures to FOLDER/raw/methods.json.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ OPTIMIZER_KEYS = ("optimizer", "learning_rate", "full_rate_groups", "warmup_frac
 """Keys of `reinforcement` that have a default for each policy."""
 _HIGHEST = 30
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "reinforcement_gain.json"
+RESULTS = ROOT / "benchmarks" / "results" / "raw" / "reinforcement_gain.json"
 
 
 sys.path.insert(0, str(ROOT / "examples"))
@@ -311,7 +311,9 @@ def main() -> None:
     report |= {"goal": "gained ≥ 0.7, without_loss = 1", **circumstances(began)}
     if arguments.write:
         RESULTS.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-        RESULTS.with_suffix(".md").write_text(page(gains, skipped, circumstances(began)["machine"]["processor"]))
+        (RESULTS.parents[1] / f"{RESULTS.stem}.md").write_text(
+            page(gains, skipped, circumstances(began)["machine"]["processor"])
+        )
     if arguments.json:
         print(json.dumps(report))
         return

@@ -40,7 +40,7 @@ RECIPE = "smollm2-tools"
 TEST_TASKS, VALIDATION_TASKS = 200, 100
 """Held-out tasks: the first are test tasks, those after them select checkpoint and learning rate of the control."""
 PASS_TASKS, PASS_SAMPLES = 100, 8
-RESULTS = ROOT / "benchmarks" / "results" / "smollm2_tools.json"
+RESULTS = ROOT / "benchmarks" / "results" / "raw" / "smollm2_tools.json"
 CONTROL_RATES = (1.0e-4, 3.0e-4, 1.0e-3)
 _CONTROL_CHECKPOINTS = 4
 _CONTROL_SEED = 1000
@@ -242,7 +242,7 @@ def main() -> None:
     report = {"name": "smollm2_tools", "seeds": seeds, **circumstances(began)}
     if arguments.write and seeds:
         RESULTS.write_text(json.dumps(report, indent=1) + "\n")
-        RESULTS.with_suffix(".md").write_text(page(seeds, report["machine"]["processor"]))
+        (RESULTS.parents[1] / f"{RESULTS.stem}.md").write_text(page(seeds, report["machine"]["processor"]))
     print(json.dumps(report) if arguments.json else page(seeds, report["machine"]["processor"]) if seeds else "")
 
 

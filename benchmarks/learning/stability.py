@@ -6,7 +6,7 @@ unchanged, with void episodes stopped, and with void episodes stopped and filter
 tasks. The divisor of the loss is the same for all; otherwise filtered episodes would raise the weight of the others.
 
 A spike is a gradient norm above three times the median of the same run. `--write FOLDER` writes the table to
-FOLDER/stability.md and its figures to FOLDER/stability.json.
+FOLDER/stability.md and its figures to FOLDER/raw/stability.json.
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(report))
     if arguments.results is not None:
-        (arguments.results / "worlds.json").write_text(json.dumps(report, indent=1) + "\n")
+        (arguments.results / "raw").mkdir(parents=True, exist_ok=True)
+        (arguments.results / "raw" / "worlds.json").write_text(json.dumps(report, indent=1) + "\n")
         (arguments.results / "worlds.md").write_text(f"# Learning in worlds\n\n{table(rows)}\n{_BELOW}")
 
 

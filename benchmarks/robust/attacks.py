@@ -349,7 +349,7 @@ def main() -> None:
         print(json.dumps(run_level(arguments.level, arguments.only)))
         return
     began = time.perf_counter()
-    stored = arguments.results / "attacks.json"
+    stored = arguments.results / "raw" / "attacks.json"
     rows: dict[str, dict[str, Any]] = {}
     if stored.is_file() and not arguments.only:
         rows = json.loads(stored.read_text())["measured"]
@@ -367,7 +367,8 @@ def main() -> None:
 def store_results(rows: dict[str, dict[str, Any]], folder: Path, began: float) -> None:
     """Store the results so far, and update the table in the documentation."""
     report = {"name": "attacks", "measured": rows, "ratios": {}, "goal": "nothing escapes, and the next finds nothing"}
-    (folder / "attacks.json").write_text(json.dumps({**report, **circumstances(began)}, indent=1) + "\n")
+    (folder / "raw").mkdir(parents=True, exist_ok=True)
+    (folder / "raw" / "attacks.json").write_text(json.dumps({**report, **circumstances(began)}, indent=1) + "\n")
     (folder / "attacks.md").write_text(page(rows))
     write_into(DOCUMENT, table(rows))
 

@@ -238,7 +238,7 @@ def main() -> None:
     where = circumstances(began)
     if arguments.write:
         stored = {"name": "bare_machine", "settings": results, "seeds": seeds, "note": arguments.note, **where}
-        (RESULTS / "bare_machine.json").write_text(json.dumps(stored, indent=1) + "\n")
+        (RESULTS / "raw" / "bare_machine.json").write_text(json.dumps(stored, indent=1) + "\n")
         (RESULTS / "bare_machine.md").write_text(page_of(results, seeds, where, arguments.note))
     print(json.dumps({"name": "bare_machine", "measured": results, "seeds": seeds, **where}, indent=1))
 

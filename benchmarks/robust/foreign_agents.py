@@ -231,7 +231,7 @@ def main() -> None:
         if arguments.mini:
             results["terminal"] = asyncio.run(run_terminal_agents(arguments.mini, 8, Path(temporary)))
     if arguments.write:
-        (RESULTS / "agents.json").write_text(json.dumps(results, indent=1) + "\n")
+        (RESULTS / "raw" / "agents.json").write_text(json.dumps(results, indent=1) + "\n")
         (RESULTS / "agents.md").write_text(page(results))
     print(page(results))
 

@@ -141,7 +141,8 @@ def merge_results(folder: Path, results: Path) -> None:
                 finding["file"] = str(Path(finding["file"]).relative_to(folder))
             rows.append(known)
     result = {"name": "fuzz", "measured": {"targets": rows}, **circumstances(began)}
-    (results / "fuzz.json").write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    (results / "raw").mkdir(parents=True, exist_ok=True)
+    (results / "raw" / "fuzz.json").write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
     (results / "fuzz.md").write_text("\n".join(table(rows)) + "\n")
 
 

@@ -171,7 +171,7 @@ def main() -> None:
     faults = [fault for each in servers_results.values() for fault in each["faults"]]
     if arguments.server is None:
         measured = {"servers": servers_results, "schemathesis": version.strip()}
-        RESULTS.joinpath("http_requests.json").write_text(
+        RESULTS.joinpath("raw", "http_requests.json").write_text(
             json.dumps({**circumstances(began), "measured": measured}, indent=1)
         )
         RESULTS.joinpath("http_requests.md").write_text(write_page(measured))

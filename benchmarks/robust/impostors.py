@@ -250,7 +250,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     began = time.perf_counter()
-    stored_path, of_recipes = arguments.results / "impostors.json", _recipes()
+    stored_path, of_recipes = arguments.results / "raw" / "impostors.json", _recipes()
     stored: dict[str, dict[str, Any]] = json.loads(stored_path.read_text())["measured"] if stored_path.is_file() else {}
     rows = {_current(key): row for key, row in stored.items()}
     for row in rows.values():  # rows of an earlier release
@@ -266,6 +266,7 @@ def main() -> None:
             print(f"{rows[key]['verdict']:<9} {key:<50} {rows[key]['said'][:160]}", flush=True)
         in_order = {f"{k}:{n}": rows[f"{k}:{n}"] for k, n in lines if f"{k}:{n}" in rows}
         report = {"name": "impostors", "measured": in_order, "ratios": {}, "goal": "no line is fail"}
+        stored_path.parent.mkdir(parents=True, exist_ok=True)
         stored_path.write_text(json.dumps({**report, **circumstances(began)}, indent=1) + "\n")
         (arguments.results / "impostors.md").write_text(table(in_order, of_recipes))
     if arguments.json:

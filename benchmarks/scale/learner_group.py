@@ -214,7 +214,7 @@ def main() -> None:
         **circumstances(began),
     }
     if arguments.write:
-        (RESULTS / "learner_group.json").write_text(json.dumps(result, indent=1) + "\n")
+        (RESULTS / "raw" / "learner_group.json").write_text(json.dumps(result, indent=1) + "\n")
         (RESULTS / "learner_group.md").write_text(page(result))
     if arguments.json:
         print(json.dumps(result, indent=1))

@@ -366,7 +366,8 @@ def main() -> None:
         **circumstances(began),
     }
     if arguments.write is not None:
-        (arguments.write / "ray.json").write_text(json.dumps(result, indent=1) + "\n")
+        (arguments.write / "raw").mkdir(parents=True, exist_ok=True)
+        (arguments.write / "raw" / "ray.json").write_text(json.dumps(result, indent=1) + "\n")
         (arguments.write / "ray.md").write_text(page(result))
     print(json.dumps(result) if arguments.json else page(result))
 

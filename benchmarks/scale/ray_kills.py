@@ -274,7 +274,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=crash.STEPS, help="updates of a run")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", action="store_true", help="write ray_kills.json and ray_kills.md into results")
+    parser.add_argument("--write", action="store_true", help="write raw/ray_kills.json and ray_kills.md into results")
     parser.add_argument("--folder", type=Path, help="folder of runs; finished ones are reused")
     arguments = parser.parse_args()
     crash.STEPS = arguments.steps
@@ -307,7 +307,7 @@ def main() -> None:
         **circumstances(began),
     }
     if arguments.write:
-        (RESULTS / "ray_kills.json").write_text(json.dumps(result, indent=1) + "\n")
+        (RESULTS / "raw" / "ray_kills.json").write_text(json.dumps(result, indent=1) + "\n")
         (RESULTS / "ray_kills.md").write_text(page(result))
     if arguments.json:
         print(json.dumps(result))

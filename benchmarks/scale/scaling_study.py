@@ -5,7 +5,7 @@ one GPU each; an update has eight episodes per GPU. Rates are those of `whetston
 the cluster's size (all but the learner's failures and the longest episode) are simulated on a slice of it; the delay by
 the slowest of more episodes is simulated on the full cluster.
 
-Writes docs/guide/scaling/*.svg and benchmarks/results/scaling.json with `--write`.
+Writes docs/guide/scaling/*.svg and benchmarks/results/raw/scaling.json with `--write`.
 """
 
 from __future__ import annotations
@@ -163,10 +163,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=STUDIES, nargs="*", default=list(STUDIES))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--write", action="store_true", help="write docs/guide/scaling/*.svg and results/scaling.json")
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/guide/scaling/*.svg and results/raw/scaling.json"
+    )
     arguments = parser.parse_args()
     began = time.perf_counter()
-    target = ROOT / "benchmarks" / "results" / "scaling.json"
+    target = ROOT / "benchmarks" / "results" / "raw" / "scaling.json"
     result: dict[str, Any] = {"name": "scaling", "measured": {}}
     if target.is_file():
         result = json.loads(target.read_text())

@@ -357,7 +357,7 @@ def main() -> None:
         ]
     result = build_result(runs, steps, updates, began)
     if arguments.write:
-        (RESULTS / "simulated.json").write_text(json.dumps(result) + "\n")
+        (RESULTS / "raw" / "simulated.json").write_text(json.dumps(result) + "\n")
         (RESULTS / "simulated.md").write_text(page(result))
     print(json.dumps(result) if arguments.json else page(result))
 

@@ -21,7 +21,7 @@ def publish(
 ) -> None:
     """Print a result and optionally write it."""
     if arguments.write is not None:
-        arguments.write.mkdir(parents=True, exist_ok=True)
-        (arguments.write / f"{result['name']}.json").write_text(json.dumps(result, indent=1) + "\n")
+        (arguments.write / "raw").mkdir(parents=True, exist_ok=True)
+        (arguments.write / "raw" / f"{result['name']}.json").write_text(json.dumps(result, indent=1) + "\n")
         (arguments.write / f"{result['name']}.md").write_text(format_page(result))
     print(json.dumps(result) if arguments.json else format_page(result))

@@ -77,7 +77,7 @@ _RATIOS = {
     "asynchronous, drained": "drained_vs_synchronous",
 }
 _UPDATES = 12
-_STORED = Path(__file__).parents[1] / "results" / "async.json"
+_STORED = Path(__file__).parents[1] / "results" / "raw" / "async.json"
 _latencies = random.Random(0)
 
 
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument(
         "--model", type=Path, help="policy after a warm-up, for all seeds; defaults to one warm-up per seed"
     )
-    parser.add_argument("--write", action="store_true", help="write async.json and async.md into results")
+    parser.add_argument("--write", action="store_true", help="write raw/async.json and async.md into results")
     parser.add_argument("overrides", nargs="*", help="overrides of the recipe, for all ways")
     arguments = parser.parse_args()
     began = time.perf_counter()
@@ -251,7 +251,7 @@ def main() -> None:
             "ratios": {**stored.get("ratios", {}), **result["ratios"]},
         }
         _STORED.write_text(json.dumps(result, indent=1) + "\n")
-        _STORED.with_suffix(".md").write_text(page(result))
+        (_STORED.parents[1] / f"{_STORED.stem}.md").write_text(page(result))
     if arguments.json:
         print(json.dumps(result))
         return

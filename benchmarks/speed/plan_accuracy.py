@@ -25,7 +25,7 @@ from typing import Any
 
 from circumstances import circumstances
 
-RESULTS = Path(__file__).parents[1] / "results" / "plan_accuracy.json"
+RESULTS = Path(__file__).parents[1] / "results" / "raw" / "plan_accuracy.json"
 RECIPES = ("demo", "support", "web-shop", "text-to-sql", "frozen-lake", "multi-hop-search")
 MEASURED = ("minutes", "tool_calls", "episodes")
 

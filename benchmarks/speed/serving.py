@@ -5,7 +5,7 @@ the same seeds and therefore the same tokens, run directly on the engine. Both a
 median of each streamed round over its neighboring rounds. Then the weights change during requests. `--soak` is another
 run: many short requests of all kinds, with the memory of the server over time.
 
-    python -m benchmarks serving --write                     results/serving.json and serving.md
+    python -m benchmarks serving --write                     results/raw/serving.json and serving.md
     python -m benchmarks serving --soak 100000 --write       adds the soak
     python -m benchmarks serving --model smollm2-135m --tokens 24 --each 1 --rounds 3 --write    adds a pretrained model
 """
@@ -422,7 +422,7 @@ def main() -> None:
         asyncio.run(as_clients(arguments.client))
         return
     began = time.perf_counter()
-    stored = RESULTS / "serving.json"
+    stored = RESULTS / "raw" / "serving.json"
     result: dict[str, Any] = (
         json.loads(stored.read_text()) if stored.exists() else {"name": "serving", "measured": {}, "ratios": {}}
     )

@@ -101,7 +101,7 @@ def main() -> None:
         result = measure_both(Path(folder))
     report = {"name": "shared_warm_up", "measured": result, "settings": list(SMALL), **circumstances(began)}
     if arguments.write:
-        (RESULTS / "shared_warm_up.json").write_text(json.dumps(report, indent=1) + "\n")
+        (RESULTS / "raw" / "shared_warm_up.json").write_text(json.dumps(report, indent=1) + "\n")
         note = f"`{' '.join(SMALL)}`; `python -m benchmarks shared_warm_up --write` writes this page again."
         (RESULTS / "shared_warm_up.md").write_text(f"# A warm-up shared by six methods\n\n{table(result)}\n\n{note}\n")
     print(json.dumps(report) if arguments.json else table(result))

@@ -81,7 +81,7 @@ def bench(
         **circumstances(began),
     }
     if arguments.write:
-        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        (RESULTS / "raw" / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
         (RESULTS / f"{name}.md").write_text(page(result))
     print(json.dumps(result) if arguments.json else page(result))
 

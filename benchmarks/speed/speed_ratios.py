@@ -7,7 +7,7 @@
 Each benchmark runs in a separate process with `--json` and its default of five repeats, whose medians are compared.
 A process that exceeds `--piece-seconds` is stopped; benchmarks with `--keep` continue from their measurements at the
 next call, and completed ones are not repeated for the same commit, version and processor. The results are one row per
-commit and processor in `results/speed_ratios.json`, and `results/speed_ratios.md` is their table.
+commit and processor in `results/raw/speed_ratios.json`, and `results/speed_ratios.md` is their table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from circumstances import processor
 
 FOLDER = Path(__file__).parent
-RESULTS = FOLDER.parent / "results" / "speed_ratios.json"
+RESULTS = FOLDER.parent / "results" / "raw" / "speed_ratios.json"
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 BENCHMARKS: dict[str, list[str]] = {
     "engine": ["engine.py", "--keep", "KEEP"],
@@ -80,7 +80,7 @@ def store_ratios(rows: list[dict[str, Any]], commit: str, on: str, name: str, ra
         rows.append(row)
     row["ratios"][name] = {key: float(f"{value:.3g}") for key, value in ratios.items()}
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
-    RESULTS.with_suffix(".md").write_text(format_table(rows))
+    (RESULTS.parents[1] / f"{RESULTS.stem}.md").write_text(format_table(rows))
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:

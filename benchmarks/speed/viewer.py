@@ -270,7 +270,8 @@ def main() -> None:
         **circumstances(began),
     }
     if arguments.write is not None:
-        (arguments.write / "viewer.json").write_text(json.dumps(result, indent=1) + "\n")
+        (arguments.write / "raw").mkdir(parents=True, exist_ok=True)
+        (arguments.write / "raw" / "viewer.json").write_text(json.dumps(result, indent=1) + "\n")
         (arguments.write / "viewer.md").write_text(format_page(result))
     print(json.dumps(result) if arguments.json else format_page(result))
 

@@ -1,6 +1,6 @@
 """Page of compatibility: models, templates, benchmarks and servers that were tested, with their versions.
 
-The content is from the result files in `benchmarks/results`. If a file is missing, the page names the command that
+The content is from the result files in `benchmarks/results/raw`. If a file is missing, the page names the command that
 writes it.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "raw"
 TOP = """# Compatibility
 
 *Generated from the results in [benchmarks/results](../../benchmarks/results) by `make docs`; repeat
@@ -42,10 +42,10 @@ def compatibility_page(results: Path = RESULTS) -> str:
 def _section(name: str, title: str, file: Path) -> str:
     command = f"`python -m benchmarks {name}`"
     if not file.is_file():
-        return f"## {title}\n\nNot measured: {command} writes `benchmarks/results/{file.name}`.\n"
+        return f"## {title}\n\nNot measured: {command} writes `benchmarks/results/raw/{file.name}`.\n"
     result = json.loads(file.read_text(encoding="utf-8"))
     format_result = {"architectures": _architectures, "templates": _templates}.get(name, _rows)
-    page = f" ([all of it](../../benchmarks/results/{name}.md))" if file.with_suffix(".md").is_file() else ""
+    page = f" ([all of it](../../benchmarks/results/{name}.md))" if (file.parents[1] / f"{name}.md").is_file() else ""
     return f"## {title}\n\n{command}{page}, with {_versions(result)}.\n\n{format_result(result)}"
 
 

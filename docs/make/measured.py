@@ -9,7 +9,7 @@ from typing import Any
 
 from whetstone.analysis.paper_verdicts import Paper, load_papers
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "raw"
 
 
 @cache

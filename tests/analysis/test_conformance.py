@@ -17,7 +17,7 @@ from conformance_suite.world import build_world
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/guide/what-trainers-do-silently.md"
-STORED = ROOT / "benchmarks/results/conformance.json"
+STORED = ROOT / "benchmarks/results/raw/conformance.json"
 BY_NAME = {check.name: check for check in CHECKS}
 
 

@@ -81,7 +81,7 @@ def test_compatibility_table_is_the_measured_one(tmp_path, monkeypatch):
     page = importlib.import_module("compatibility_page")
     written = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
     assert written == page.compatibility_page()
-    bfcl = json.loads((ROOT / "benchmarks" / "results" / "bfcl.json").read_text())
+    bfcl = json.loads((ROOT / "benchmarks" / "results" / "raw" / "bfcl.json").read_text())
     assert f"bfcl-eval {bfcl['versions']['bfcl-eval']}" in written
     for one in bfcl["measured"]:
         assert f"| {one['category']} | {one['tasks']} | {one['gold_agreed']} |" in written

@@ -10,7 +10,7 @@ from attack_list import ATTACKS
 from support.sandbox import levels
 from whetstone.sandbox import Isolation
 
-STORED = json.loads((attacks.RESULTS / "attacks.json").read_text())["measured"]
+STORED = json.loads((attacks.RESULTS / "raw" / "attacks.json").read_text())["measured"]
 KEPT_IN = {key: row for key, row in STORED.items() if "left_out" not in row and not key.startswith("unsafe")}
 
 

@@ -13,7 +13,7 @@ import tool_call_cases
 from tool_call_cases import Outcome, find_differences
 
 CASES = tool_call_cases.load_cases()
-STORED = json.loads((tool_call_cases.RESULTS / "tool_call_cases.json").read_text(encoding="utf-8"))["measured"]
+STORED = json.loads((tool_call_cases.RESULTS / "raw" / "tool_call_cases.json").read_text(encoding="utf-8"))["measured"]
 CALL = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
