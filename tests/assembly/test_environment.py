@@ -57,7 +57,7 @@ def test_demonstrations_can_call_tools_of_a_server(tmp_path: Path):
     (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
     assembly = assemble(with_tools([{"name": "mcp", "command": SERVER}]))
     settings = DataSettings(path=str(tmp_path / "chats.jsonl"))
-    (episode,) = read_demonstrations(assembly, settings, "supervised.data").all()
+    (episode,) = read_demonstrations(assembly, settings, "supervised.data").iterate_episodes()
     assert episode.score is not None
     assert [call.name for call in episode.turns[0].message.tool_calls] == ["calculator"]
 

@@ -264,7 +264,7 @@ def test_scienceworld_runs_in_a_process_and_its_gold_path_succeeds():
     assert other.transcript == one.transcript
     lost = asyncio.run(play_with_policy(make, task, lambda *_: assistant("focus on agent"), seed=0, max_turns=2))
     assert 0 <= lost.trajectory.final["score"] < 1
-    with pytest.raises(TaskError, match="no task boyl"):
+    with pytest.raises(TaskError, match="no task named boyl"):
         asyncio.run(play_with_policy(make, Task("x", "", {"task": "boyl", "variation": 0}), policy, seed=0))
 
 
