@@ -136,7 +136,7 @@ def test_columns_are_recognized_in_lines_lists_and_tables(tmp_path):
             "functional or stdin",
         ),
         ("livecodebench", {"private_test_cases": "eJxrYJk"}, "is pickled"),
-        ("browsecomp", {"problem": "plain"}, "not encrypted"),
+        ("browsecomp", {"problem": "plain"}, "cannot be decrypted"),
         ("gaia", {"Question": None}, "'Question' is missing"),
     ],
 )
