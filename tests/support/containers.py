@@ -10,11 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from whetstone.sandbox.containers.container_runtime import probe_runtime
+from whetstone.errors import SandboxError
+from whetstone.sandbox.containers.container_runtime import ContainerRuntime
 
 BUSYBOX = next((path for path in ("/bin/busybox", "/usr/bin/busybox") if os.path.exists(path)), "")
-PROBLEM = probe_runtime("podman").problem
-MISSING = f"podman: {PROBLEM}" if PROBLEM else "" if BUSYBOX else "busybox: apt-get install busybox-static"
+
+
+def _missing():
+    """Return why containers cannot be tried here; empty if they can."""
+    try:
+        ContainerRuntime("podman")
+    except SandboxError as error:
+        return str(error)
+    return "" if BUSYBOX else "busybox: apt-get install busybox-static"
+
+
+MISSING = _missing()
 needs_podman = pytest.mark.skipif(bool(MISSING), reason=MISSING or "-")
 
 
@@ -57,5 +68,5 @@ def containers_of(process):
 def write_rootfs(folder: Path) -> Path:
     """Write the files of the image into a folder."""
     with tarfile.open(fileobj=io.BytesIO(_archive())) as archive:
-        archive.extractall(folder, filter="fully_trusted")
+        archive.extractall(folder, **({"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}))
     return folder
