@@ -483,7 +483,7 @@ def main() -> None:
         "recipe": arguments.recipe,
         "measured": counts,
         "ratios": {"bit_identical": counts["bit_identical"] / max(1, counts["by_recipe"])},
-        "goal": "every killed run resumes, nothing lost or doubled; bit-identical where the recipe decides",
+        "goal": "every killed run resumes, nothing lost or doubled; bit-identical if the recipe determines it",
         "bound": "1",
         **circumstances(began),
     }

@@ -299,7 +299,7 @@ def main() -> None:
         "name": "ray_kills",
         "measured": totals,
         "ratios": {"bit_identical": totals["bit_identical"] / max(1, totals["runs"])},
-        "goal": "every run goes on or is resumed, nothing lost or doubled, the weights of a run nobody killed",
+        "goal": "every run continues or is resumed, nothing lost or doubled, the weights of an undisturbed run",
         "bound": "1",
         "command": f"python -m benchmarks ray_kills --runs {arguments.runs} --kills {arguments.kills} "
         f"--pause {arguments.pause:g} --steps {arguments.steps} --write",

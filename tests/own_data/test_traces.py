@@ -391,6 +391,7 @@ def test_the_wrong_format_refuses_every_record(source, tmp_path):
 @settings(max_examples=150, deadline=None)
 @pytest.mark.parametrize("shape", ["openai", "otel", "langfuse", "langsmith"])
 def test_any_value_is_trained_or_refused(shape, value, tmp_path_factory):
+    """`imported` asserts that each record is converted or counted with a reason."""
     rows = {
         "openai": {"messages": value, "tools": value},
         "otel": {"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": "s", "attributes": [

@@ -163,7 +163,7 @@ def test_files_the_folder_and_background_processes_last_from_call_to_call():
         return outcomes, (await session.read("x/y")).data, (await session.read("none")).ending
 
     (first, second, third, fourth), data, missing = in_container(body)
-    assert (first.output, first.exit_code) == ("hello\n/work\n", 0)
+    assert (first.output, first.exit_code) == ("hello\n/srv\n", 0)
     assert (second.ending, second.exit_code) == (Ending.OK, 3)
     assert third.output == "/w\n1\n"
     assert fourth.exit_code == 2
@@ -304,11 +304,11 @@ def test_root_of_a_container_is_an_ordinary_user_of_the_machine():
 @pytest.mark.slow
 def test_snapshot_restores_files_owners_and_deletions_without_processes():
     async def body(session):
-        await session.shell("echo 1 > /work/a; chown 33 /work/a; rm /bin/vi; sleep 80 &")
+        await session.shell("echo 1 > /srv/a; chown 33 /srv/a; rm /bin/vi; sleep 80 &")
         snapshot = await session.snapshot()
-        await session.shell("rm /work/a; touch /work/later")
+        await session.shell("rm /srv/a; touch /srv/later")
         await session.restore(snapshot)
-        return await session.shell("ls -ln /work | tr -s ' ' | cut -d' ' -f3,9; ls /bin/vi; ps | grep -c '[s]leep 80'")
+        return await session.shell("ls -ln /srv | tr -s ' ' | cut -d' ' -f3,9; ls /bin/vi; ps | grep -c '[s]leep 80'")
 
     output = in_container(body).output
     assert "33 a\n" in output

@@ -33,7 +33,7 @@ def _archive():
     applets = subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        for folder in ("bin", "tmp", "root", "etc", "work"):
+        for folder in ("bin", "tmp", "root", "etc", "srv"):
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(entry)
@@ -50,11 +50,11 @@ def _archive():
 
 @functools.cache
 def busybox_image(architecture=""):
-    """Return the name of an image with busybox and the working directory `/work`, of another architecture if named."""
+    """Return the name of an image with busybox and the working directory `/srv`, of another architecture if named."""
     assert shutil.which("podman")
-    name = f"localhost/whetstone-test-busybox:{architecture or 'native'}"
+    name = f"localhost/whetstone-test-image:{architecture or 'native'}"
     if subprocess.run(["podman", "image", "exists", name], check=False).returncode:
-        arguments = ["-c", "WORKDIR /work", "-c", "ENV PATH=/bin", *(["--arch", architecture] if architecture else [])]
+        arguments = ["-c", "WORKDIR /srv", "-c", "ENV PATH=/bin", *(["--arch", architecture] if architecture else [])]
         subprocess.run(["podman", "import", "-q", *arguments, "-", name], input=_archive(), check=True)
     return name
 

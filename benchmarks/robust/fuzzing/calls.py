@@ -65,7 +65,7 @@ def any_text(choices: Choices, name: str, tools: list[ToolSpec]) -> None:
         "no short reason",
         message.malformed,
     )
-    require(len(message.text) <= len(text), "more is said than was written", message.text)
+    require(len(message.text) <= len(text), "the result is longer than the text", message.text)
     json.dumps(message.to_openai())
     require(Message.from_openai(message.to_openai()) == message, "a message that changes on its way", message)
     format.results([user(text), tool_result(text), tool_result("x")])

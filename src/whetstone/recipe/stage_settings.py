@@ -72,8 +72,8 @@ class OptimizerSettings(Settings):
     max_grad_norm: float = Field(1.0, gt=0)
     """Maximum gradient norm; longer gradients are scaled down to it."""
     micro_batch_tokens: int = Field(8192, ge=1)
-    """Maximum number of tokens per forward pass; does not change results. A longer segment has a forward pass of its
-    own size."""
+    """Maximum number of tokens per forward pass; does not change results. A longer segment is computed
+    in a separate, larger forward pass."""
     prefix_sharing: bool = True
     """Whether the common prefix of segments in a micro-batch is computed once. Does not change results."""
     logits_memory_mb: int = Field(256, ge=1)
