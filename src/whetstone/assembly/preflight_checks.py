@@ -69,11 +69,11 @@ _STEP_SECONDS = 2.0
 """Time budget for measuring updates, in seconds; the duration of larger updates is extrapolated."""
 _FIRST_STEP, _STEP_GROWTH = 32, 4
 """Tokens of the first measured update, and the factor from each update to the next."""
-_PROMPTS = 200
+_PROMPTS = 50
 """Number of training tasks and of held-out tasks whose prompts are measured."""
 _NO_RESPONSE = ("timeout", "stopped")
 """Outcomes of a call with example arguments that count as failures. Other outcomes mean that the tool responded."""
-_PROMPT_SECONDS = 2.0
+_PROMPT_SECONDS = 1.0
 """Time in seconds after which no further prompts are measured."""
 
 
