@@ -61,6 +61,10 @@ class EngineError(WhetstoneError):
     """An engine does not support a request, or its server does not match the recipe."""
 
 
+class WeightSyncError(EngineError):
+    """An engine does not sample from the weights that the run sent; the last good state is saved."""
+
+
 class RunDirectoryError(WhetstoneError):
     """A run directory contains another run or no run, or does not match its recipe."""
 

@@ -8,13 +8,22 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from support.inference_servers import VLLM, SGLang, interpreter, served
+from support.inference_servers import (
+    VLLM,
+    SGLang,
+    delay_weights,
+    ignore_weights,
+    interpreter,
+    keep_stale_prefixes,
+    served,
+)
 from whetstone.errors import EngineError, InfrastructureError, RecipeError
 from whetstone.inference import (
     EngineCapabilities,
@@ -29,6 +38,7 @@ from whetstone.inference import (
     check_capabilities,
     check_engine,
 )
+from whetstone.inference.engine_check import check_weight_sync
 from whetstone.inference.engine_factory import ENGINES
 from whetstone.policies import build_tiny, load_policy, save_policy
 from whetstone.policies.adapters import add_adapters, load_adapters
@@ -486,26 +496,99 @@ def test_another_tokenizer_is_detected(folder, tmp_path):
     assert "they differ at token" in result["tokenizer"].text
 
 
-def test_missing_weight_updates_are_detected(folder):
+SYNC_FAULTS = [
+    (ignore_weights, "have no effect: log-probs are still those of the weights before"),
+    (partial(delay_weights, requests=3), "are applied late: the server confirmed them"),
+    (keep_stale_prefixes, "are mixed with those before: a cached prompt has keys of the old weights"),
+]
+
+
+def checked_sync(engine, policy, **how):
+    return play(engine, lambda engine: check_weight_sync(engine, policy, **how))
+
+
+@pytest.mark.parametrize(("break_server", "cause"), SYNC_FAULTS)
+@pytest.mark.parametrize(("kind", "engine"), KINDS)
+def test_each_fault_of_the_weight_sync_has_its_cause(folder, kind, engine, break_server, cause):
+    with served(kind, folder) as server:
+        break_server(server)
+        finding = checked_sync(engine(address=server.url), load_policy(folder), late_seconds=0.5)
+    assert finding.passed is False
+    assert cause in finding.text
+
+
+def test_weights_that_are_not_restored_are_detected(folder):
     with served(VLLM, folder) as server:
-        server.load = lambda folder: setattr(server, "loaded", server.loaded)
-        result = findings(VLLMEngine(address=server.url), load_policy(folder))
-    assert result["weights"].passed is False
-    assert "have no effect" in result["weights"].text
+        load = server.load
+        server.load = lambda folder: load(folder) if not server.loaded else None
+        finding = checked_sync(VLLMEngine(address=server.url), load_policy(folder), late_seconds=0)
+    assert finding.passed is False
+    assert finding.text.startswith("are not restored: those sent last have no effect")
+
+
+def test_server_that_has_other_weights_before_the_change_is_detected(folder):
+    policy = load_policy(folder)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter *= 1.5
+    with served(VLLM, folder) as server:
+        finding = checked_sync(VLLMEngine(address=server.url), policy)
+    assert finding.passed is False
+    assert "are not those of the policy: log-probs differ by" in finding.text
+
+
+def test_adapters_that_start_at_zero_are_perturbed_enough(folder):
+    policy = load_policy(folder)
+    add_adapters(policy.model, rank=2, alpha=2.0, target_modules=["q_proj"], dora=False, seed=0)
+    before = {name: tensor.clone() for name, tensor in policy.model.named_parameters()}
+    engine = RestartingEngine(lambda version: LocalEngine(policy.model, context_length=512, version=version))
+    assert checked_sync(engine, policy).passed
+    assert all(torch.equal(before[name], tensor) for name, tensor in policy.model.named_parameters())
+
+
+def test_requests_wait_while_another_task_holds_the_engine(folder):
+    order = []
+
+    async def what(engine):
+        async def others(number):
+            await some(engine)
+            order.append(number)
+
+        first = asyncio.create_task(others(1))
+        await asyncio.sleep(0)
+        async with engine.hold_requests():
+            assert order == [1]  # the request in flight has finished
+            second = asyncio.create_task(others(2))
+            await some(engine)
+            order.append("held")
+        await asyncio.gather(first, second)
+
+    policy = load_policy(folder)
+    play(RestartingEngine(lambda version: LocalEngine(policy.model, context_length=512)), what)
+    assert order == [1, "held", 2]
+
+
+def test_two_clients_of_a_server_share_no_cached_prefix(folder):
+    keys = []
+    with served(VLLM, folder) as server:
+        for _ in range(2):
+            play(VLLMEngine(address=server.url), some)
+            keys.append(server.asked[-1][1]["cache_salt"])
+    assert keys[0] != keys[1]
 
 
 def test_partial_weight_updates_are_detected(folder):
     def in_part(path):
         weights = load_file(Path(path) / "model.safetensors")
         server.loaded += 1
-        partial = named(folder) | {name: tensor for name, tensor in weights.items() if "layers.1" in name}
-        server.within(server.engine.load_weights(partial, server.loaded))
+        mixed = named(folder) | {name: tensor for name, tensor in weights.items() if "layers.1" in name}
+        server.within(server.engine.load_weights(mixed, server.loaded))
 
     with served(VLLM, folder) as server:
         server.load = in_part
-        result = findings(VLLMEngine(address=server.url), load_policy(folder))
-    assert result["weights"].passed is False
-    assert "are loaded in part" in result["weights"].text
+        finding = checked_sync(VLLMEngine(address=server.url), load_policy(folder), late_seconds=0)
+    assert finding.passed is False
+    assert "are loaded in part" in finding.text
 
 
 def test_disabled_prefix_cache_is_detected(folder):

@@ -8,7 +8,9 @@ Started this way, it replaces `python -m vllm.entrypoints.openai.api_server`.
 import asyncio
 import contextlib
 import json
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -147,6 +149,50 @@ class ModelServer:
 
     def label(self, label):
         self.labels[self.loaded] = label
+
+
+def ignore_weights(server):
+    """Let a server confirm new weights without loading them."""
+    server.load = lambda folder: None
+
+
+def delay_weights(server, *, requests):
+    """Let a server sample some requests from the old weights after it confirmed new ones."""
+    load, waiting, answer = server.load, [], server.answer
+
+    def answer_late(path, body, query):
+        if path in GENERATION_PATHS:
+            for entry in waiting:
+                entry[1] -= 1
+            while waiting and waiting[0][1] < 0:
+                load(waiting.pop(0)[0])
+        return answer(path, body, query)
+
+    def keep_folder(folder):
+        waiting.append([shutil.copytree(folder, tempfile.mkdtemp(), dirs_exist_ok=True), requests])
+
+    server.load, server.answer = keep_folder, answer_late
+
+
+def keep_stale_prefixes(server):
+    """Let a server use cached prefixes after its weights changed."""
+
+    def load(folder):
+        weights = load_file(Path(folder) / "model.safetensors")
+        server.loaded += 1
+        server.labels[server.loaded] = server.labels[server.loaded - 1]
+
+        async def copy_weights():
+            for name, parameter in server.policy.model.named_parameters():
+                parameter.data.copy_(weights[name])
+            server.engine.version = server.loaded
+
+        server.within(copy_weights())
+
+    server.load = load
+
+
+GENERATION_PATHS = ("/inference/v1/generate", "/v1/completions", "/generate")
 
 
 class VLLM(ModelServer):

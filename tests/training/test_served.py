@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+from functools import partial
 
 import pytest
 
-from support.inference_servers import VLLM, SGLang, served
+from support.inference_servers import VLLM, SGLang, delay_weights, ignore_weights, keep_stale_prefixes, served
 from whetstone.assembly import run_preflight_checks
 from whetstone.assembly.assembly import assemble
-from whetstone.errors import RecipeError
+from whetstone.errors import RecipeError, WeightSyncError
 from whetstone.evaluation.check_result import CheckStatus
+from whetstone.inference.engine_check import check_weight_sync
 from whetstone.policies import save_policy
 from whetstone.reporting import Progress
 from whetstone.training import train
@@ -39,6 +41,61 @@ def test_tokens_sampled_by_a_server_are_trained_with_the_weights_it_received(tmp
     assert [row["update/skipped_fraction"] for row in learned] == [0.0, 0.0]
     assert all(row["sampler/mismatch_kl"] < 1e-6 for row in learned)
     assert server.loaded > 2
+
+
+@pytest.mark.parametrize(
+    ("break_server", "cause"),
+    [
+        (ignore_weights, "have no effect"),
+        (lambda server: delay_weights(server, requests=2), "are applied late"),
+        (keep_stale_prefixes, "a cached prompt has keys of the old weights"),
+    ],
+)
+def test_run_does_not_start_with_a_server_that_does_not_play_the_policy(
+    tmp_path, small_demo, folder, monkeypatch, break_server, cause
+):
+    monkeypatch.setattr("whetstone.inference.engine_check.check_weight_sync", QUICK_CHECK)
+    with served(VLLM, folder) as server:
+        break_server(server)
+        with pytest.raises(
+            WeightSyncError, match=rf"^engine: vllm does not sample from the trained policy: weights .*{cause}"
+        ):
+            train(small_demo(f"engine={{name: vllm, address: '{server.url}'}}"), tmp_path / "run", progress=QUIET)
+    assert not list((tmp_path / "run").glob("evaluations/*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_weight_sync_is_checked_at_the_interval_and_stops_the_run(tmp_path, small_demo, folder, monkeypatch, ahead):
+    monkeypatch.setattr("whetstone.inference.engine_check.check_weight_sync", QUICK_CHECK)
+    with served(SGLang, folder) as server:
+        recipe = small_demo(
+            f"engine={{name: sglang, address: '{server.url}'}}",
+            "supervised=null",
+            "reward=support.small:alternating",
+            "reinforcement.steps=6",
+            "reinforcement.sync_check_interval_steps=2",
+            *([f"reinforcement.{key}=1" for key in ("admit_ahead", "max_staleness")] if ahead else []),
+        )
+        with pytest.raises(WeightSyncError) as raised:
+            train(recipe, tmp_path / "run", progress=QUIET, on_metrics=lambda row: break_after(server, row, step=3))
+    assert "step 5 of reinforcement: engine: sglang does not sample from the trained policy" in str(raised.value)
+    assert "updates since the last check, after step 2, are suspect. The state is in" in str(raised.value)
+    learned = [row for row in rows(tmp_path / "run") if row["stage"] == "reinforcement"]
+    assert ["time/sync_check" in row for row in learned] == [False, False, True, False]
+    # no other request saw the perturbed weights
+    assert all(row.get("sampler/mismatch_kl", 0.0) < 1e-6 for row in learned[:3])
+    stored = [path.read_text() for path in (tmp_path / "run" / "trajectories").glob("*.jsonl")]
+    assert any('"versions"' in text for text in stored)
+    assert not any("1000000" in text for text in stored)
+
+
+def break_after(server, row, *, step):
+    if row.get("step") == step:
+        ignore_weights(server)
+
+
+QUICK_CHECK = partial(check_weight_sync, late_seconds=0.5)
 
 
 @pytest.mark.parametrize(

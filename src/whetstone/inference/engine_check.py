@@ -1,7 +1,8 @@
-"""Checks of an engine before training: log-probs, tokenizer, prefix caching and weight sync.
+"""Checks of an engine: log-probs, tokenizer, prefix caching and weight sync.
 
 The log-probs must be those of the policy's own forward pass, the tokenizer must read texts as the policy's does, a
-repeated prompt must come from the prefix cache, and new weights must take effect and be reversible.
+repeated prompt must come from the prefix cache, and new weights must take effect and be reversible. A run repeats the
+check of the weight sync while it trains (`require_weight_sync`).
 
 Note:
     A server with another model, an older checkpoint or another precision returns equally fluent text, and a run would
@@ -10,16 +11,19 @@ Note:
 
 from __future__ import annotations
 
+import asyncio
+import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from typing import Any
 
 import torch
 
 from whetstone.capabilities import implements_protocol
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.errors import InfrastructureError, WhetstoneError
+from whetstone.errors import InfrastructureError, WeightSyncError, WhetstoneError
 from whetstone.inference.protocol import Engine, GenerateRequest, HasTokenizer, Sampling, Weights
 from whetstone.policies import Policy
 from whetstone.tokens import TokenSequence
@@ -31,8 +35,18 @@ TEXTS = (
 )
 """Texts on which the tokenizers are compared: numbers, calls, white space and non-Latin letters."""
 _PROMPT_TOKENS, _DRAWN = 256, 24
-_PERTURBED_BY = 0.05
-_SEEN = 1e-3
+_PERTURBED_BY, _UNIFORM_STD = 0.05, 0.02
+"""Noise of perturbed weights as a fraction of a tensor's standard deviation, and the deviation of constant tensors."""
+_MOVED, _DOUBLINGS = 0.5, 8
+"""Mean change of log-probs, in nats, up to which the noise is doubled, and how often at most."""
+_SEEN, _NOISE_FACTOR = 1e-3, 4.0
+"""Differences that rounding explains: in nats, and as a multiple of the difference before the change."""
+_LATE_SECONDS, _FIRST_PAUSE = 10.0, 0.05
+"""Time in seconds in which weights that arrive late are detected, and the first of the doubled pauses."""
+_ATTEMPTS = 3
+"""Number of attempts of a check whose requests fail."""
+_VERSIONS = count(10**9)
+"""Policy versions of perturbed weights: no update has them, so no cached prefix of theirs is ever used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,34 +138,198 @@ async def _prefix_cache(engine: Engine, policy: Policy, bound: float) -> Finding
 
 
 async def _weights(engine: Engine, policy: Policy, bound: float) -> Finding:
-    prompt, version = probe_prompt(policy), engine.version
+    return await check_weight_sync(engine, policy, bound=bound)
+
+
+async def check_weight_sync(
+    engine: Engine, policy: Policy, *, bound: float = 0.05, late_seconds: float = _LATE_SECONDS
+) -> Finding:
+    """Check that weights sent to an engine are those that it samples from.
+
+    Perturbed weights are loaded and then the policy's again. After each of both, the log-probs of the engine must be
+    those of the policy's own forward pass with the same weights: for a new prompt, and for one that is in the prefix
+    cache. Differences count if they exceed four times those before the change, which are rounding errors.
+
+    Args:
+        engine: Engine to check; no other requests may run.
+        policy: Policy whose weights the engine should have.
+        bound: Maximum mean difference before the change, in nats per token; see `check_engine`.
+        late_seconds: Time in seconds after which weights that were not seen count as lost, not as late.
+
+    Returns:
+        The result; the text has the cause of a failure. The engine has the policy's weights afterwards.
+
+    Raises:
+        InfrastructureError: If the engine does not respond.
+    """
     # an engine in this process may sample from the policy's own tensors, into which weights are copied
-    own = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
-    before = (await engine.score(prompt)).logprobs
-    others = await run_in_compute_thread(_perturbed, policy)
-    expected = await run_in_compute_thread(_forward, policy, prompt.ids, 1, weights=others)
-    await engine.load_weights(others, version + 1)
+    own = {
+        name: parameter.detach().clone() if parameter.requires_grad else parameter.detach()
+        for name, parameter in policy.model.named_parameters()
+    }
+    version, check = engine.version, _SyncCheck(engine, policy, probe_prompt(policy), late_seconds)
+    before = (await check.measure_difference(check.vary_prompt(), own)).off
+    if before > bound:
+        text = f"are not those of the policy: log-probs differ by {before:.2g} nats before any change; above {bound:g}"
+        return Finding("weights", False, text)
+    check.noise = max(before, await check.compare_sample(check.prompt, own))  # the prompt is now in the prefix cache
+    others, check.moved = await run_in_compute_thread(
+        _perturb_weights, policy, own, check.prompt, max(_MOVED, _NOISE_FACTOR * check.noise)
+    )
+    await engine.load_weights(others, next(_VERSIONS))
     try:
-        perturbed = (await engine.score(prompt)).logprobs
+        problem = await check.find_problem(others, own)
     finally:
         await engine.load_weights(own, version)
-    restored = (await engine.score(prompt)).logprobs
-    moved, back, off = (
-        _mean_distance(*pair) for pair in ((before, perturbed), (before, restored), (expected, perturbed))
-    )
-    if moved < _SEEN:
-        return Finding("weights", False, f"have no effect: other weights change log-probs by {moved:.2g} nats")
-    if off > max(_SEEN, min(bound, moved / 2)):
-        text = (
-            f"are loaded in part: log-probs differ by {off:.2g} nats from those of the new weights, which change them "
-            f"by {moved:.2g}"
-        )
-        return Finding("weights", False, text)
-    if back > _SEEN:
-        return Finding("weights", False, f"are not restored: log-probs differ by {back:.2g} nats from those before")
+    if problem:
+        return Finding("weights", False, problem)
+    problem = await check.find_problem(own, others)
+    if problem:
+        return Finding("weights", False, f"are not restored: those sent last {problem}")
     return Finding(
-        "weights", True, f"are loaded: new ones change log-probs by {moved:.2g} nats, the old ones by {back:.2g}"
+        "weights",
+        True,
+        f"are loaded: new ones change log-probs by {check.moved:.2g} nats, the old ones restore them to "
+        f"{check.off:.2g}",
     )
+
+
+async def require_weight_sync(engine: Engine, policy: Policy, *, bound: float, name: str) -> str:
+    """Check the weight sync of an engine in a run; raise an error if the engine samples from other weights.
+
+    The check is repeated if the engine does not respond.
+
+    Args:
+        engine: Engine to check; no other requests may run.
+        policy: Policy whose weights the engine should have.
+        bound: See `check_weight_sync`.
+        name: Name of the engine, for the message.
+
+    Returns:
+        The result in one line.
+
+    Raises:
+        WeightSyncError: If the check fails; the message has the cause.
+        InfrastructureError: If the engine does not respond, at several attempts.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            finding = await check_weight_sync(engine, policy, bound=bound)
+            break
+        except InfrastructureError:
+            if attempt == _ATTEMPTS:
+                raise
+    if not finding.passed:
+        raise WeightSyncError(
+            f"engine: {name} does not sample from the trained policy: weights {finding.text}; restart the server, and "
+            "check that no other run uses it"
+        )
+    return f"engine: weights {finding.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """Mean differences of log-probs from those of two sets of weights, in nats per token."""
+
+    off: float
+    """Difference from the weights that the engine should have."""
+    from_others: float
+    """Difference from the weights that it had before."""
+
+
+@dataclass(slots=True)
+class _SyncCheck:
+    """State of one check of the weight sync."""
+
+    engine: Engine
+    policy: Policy
+    prompt: TokenSequence
+    """Prompt whose keys stay in the prefix cache during the check."""
+    late_seconds: float
+    """See `check_weight_sync`."""
+    moved: float = 0.0
+    """Difference of the two sets of weights, in nats per token."""
+    noise: float = 0.0
+    """Differences between engine and policy under equal weights, in nats per token."""
+    off: float = 0.0
+    """Last difference that was measured after a weight sync, in nats per token."""
+    number: int = 0
+    """Number of prompts so far."""
+
+    @property
+    def bound(self) -> float:
+        """Largest difference that is explained by rounding, in nats per token."""
+        return max(_SEEN, min(_NOISE_FACTOR * self.noise, self.moved / 2))
+
+    def vary_prompt(self) -> TokenSequence:
+        """Return a prompt that no request had before, and that shares no prefix with another one."""
+        self.number += 1
+        first = random.Random(f"{id(self)} {self.number}").choices(self.prompt.ids, k=8)
+        return TokenSequence([*first, *self.prompt.ids[8:]])
+
+    async def measure_difference(
+        self, prompt: TokenSequence, weights: Weights, others: Weights | None = None
+    ) -> _Difference:
+        """Score a prompt with the engine, and compare with one or two sets of weights."""
+        if self.engine.capabilities.scores:
+            ids, start = prompt.ids, 1
+            logprobs = (await self.engine.score(prompt)).logprobs
+        else:
+            drawn = await self.engine.generate(GenerateRequest(prompt, Sampling(_DRAWN), "check"))
+            ids, start, logprobs = (*prompt.ids, *drawn.tokens), len(prompt), drawn.logprobs
+        distances = [
+            _mean_distance(logprobs, await run_in_compute_thread(_forward, self.policy, ids, start, weights=each))
+            for each in (weights, *([others] if others is not None else []))
+        ]
+        return _Difference(distances[0], distances[-1])
+
+    async def compare_sample(self, prompt: TokenSequence, weights: Weights) -> float:
+        """Sample a continuation of a prompt, and return the difference of its log-probs from those of the weights."""
+        drawn = await self.engine.generate(GenerateRequest(prompt, Sampling(_DRAWN, seed=self.number), "check"))
+        own = await run_in_compute_thread(
+            _forward, self.policy, (*prompt.ids, *drawn.tokens), len(prompt), weights=weights
+        )
+        return _mean_distance(drawn.logprobs, own)
+
+    async def find_problem(self, weights: Weights, before: Weights) -> str:
+        """Return the fault of the weight sync; empty if the engine has the weights that were loaded.
+
+        Args:
+            weights: Weights that were loaded last.
+            before: Weights that the engine had before.
+        """
+        seen = await self.measure_difference(self.vary_prompt(), weights, before)
+        self.off = seen.off
+        if seen.off > self.bound:
+            return await self._describe_problem(seen, weights, before)
+        fresh = await self.compare_sample(self.vary_prompt(), weights)
+        repeated = await self.compare_sample(self.prompt, weights)
+        if repeated > max(_SEEN, _NOISE_FACTOR * max(fresh, self.noise)):
+            return (
+                "are mixed with those before: a cached prompt has keys of the old weights (log-probs differ by "
+                f"{repeated:.2g} nats, without the prefix cache by {fresh:.2g}); the server must drop or separate its "
+                "prefix cache when weights change"
+            )
+        return ""
+
+    async def _describe_problem(self, seen: _Difference, weights: Weights, before: Weights) -> str:
+        """Ask again for a while, to distinguish weights that arrive late from those that never do."""
+        began, pause = time.perf_counter(), _FIRST_PAUSE
+        while time.perf_counter() - began < self.late_seconds:
+            await asyncio.sleep(pause)
+            pause = min(1.0, 2 * pause)
+            later = await self.measure_difference(self.vary_prompt(), weights, before)
+            if later.off <= self.bound:
+                return (
+                    f"are applied late: the server confirmed them {time.perf_counter() - began:.2g} s before it "
+                    "sampled from them"
+                )
+        if seen.from_others <= min(self.bound, seen.off):
+            return f"have no effect: log-probs are still those of the weights before, {seen.off:.2g} nats away"
+        return (
+            f"are loaded in part: log-probs differ by {seen.off:.2g} nats from those of the new weights and by "
+            f"{seen.from_others:.2g} from those of the old ones"
+        )
 
 
 def _ids(policy: Policy, text: str) -> list[int]:
@@ -188,19 +366,30 @@ def _forward(policy: Policy, ids: Sequence[int], start: int, *, weights: Weights
     return [float(value) for value in torch.log_softmax(logits, -1).gather(1, following).squeeze(1)]
 
 
-def _perturbed(policy: Policy) -> Weights:
-    """Return the policy's weights with Gaussian noise added to the trainable ones.
+def _perturb_weights(policy: Policy, own: Weights, prompt: TokenSequence, change: float) -> tuple[Weights, float]:
+    """Return weights with Gaussian noise added to the trainable ones, and the mean change of log-probs in nats.
 
-    The noise is 5 % of each tensor's standard deviation.
+    The noise is 5 % of each tensor's standard deviation; it is doubled until log-probs change by `change` nats.
     """
+    before, scale = _forward(policy, prompt.ids, 1, weights=own), _PERTURBED_BY
+    while True:
+        weights = _add_noise(policy, own, scale)
+        moved = _mean_distance(before, _forward(policy, prompt.ids, 1, weights=weights))
+        if moved >= change or scale >= _PERTURBED_BY * 2**_DOUBLINGS:
+            return weights, moved
+        scale *= 2
+
+
+def _add_noise(policy: Policy, own: Weights, scale: float) -> Weights:
     numbers = torch.Generator().manual_seed(0)
     weights: dict[str, torch.Tensor] = {}
     for name, parameter in policy.model.named_parameters():
-        own = parameter.detach()
-        if parameter.requires_grad and own.is_floating_point():
-            noise = torch.randn(own.shape, generator=numbers).to(own)
-            own = own + _PERTURBED_BY * (own.float().std().to(own) if own.numel() > 1 else 1.0) * noise
-        weights[name] = own
+        tensor = own[name]
+        if parameter.requires_grad and tensor.is_floating_point():
+            noise = torch.randn(tensor.shape, generator=numbers).to(tensor)
+            deviation = float(tensor.float().std()) if tensor.numel() > 1 else 1.0
+            tensor = tensor + scale * (deviation or _UNIFORM_STD) * noise
+        weights[name] = tensor
     return weights
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -65,6 +66,9 @@ class RestartingEngine:
         self._in_a_row = 0
         self._restarting = asyncio.Lock()
         self._closed = False
+        self._holder: asyncio.Task[Any] | None = None
+        self._in_flight = 0
+        self._changed = asyncio.Event()
         self.restarts = 0
         """Number of restarts so far."""
 
@@ -97,13 +101,28 @@ class RestartingEngine:
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample a continuation with the current engine, restarted if it is dead; see `Engine.generate`."""
-        engine = await self._live_engine()
-        return self._answered(await engine.generate(request))
+        async with self._admitted():
+            engine = await self._live_engine()
+            return self._answered(await engine.generate(request))
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
         """Score tokens with the current engine, restarted if it is dead; see `Engine.score`."""
-        engine = await self._live_engine()
-        return self._answered(await engine.score(tokens, start=start))
+        async with self._admitted():
+            engine = await self._live_engine()
+            return self._answered(await engine.score(tokens, start=start))
+
+    @asynccontextmanager
+    async def hold_requests(self) -> AsyncIterator[None]:
+        """Finish the requests in flight, and let those of other tasks wait until the block ends."""
+        self._holder = asyncio.current_task()
+        try:
+            while self._in_flight:
+                self._changed.clear()
+                await self._changed.wait()
+            yield
+        finally:
+            self._holder = None
+            self._changed.set()
 
     def abort(self, episode: str) -> None:
         """End the generations of an episode in the current engine; see `Engine.abort`."""
@@ -144,6 +163,19 @@ class RestartingEngine:
         """Close the current engine, which is not restarted afterwards; see `Engine.close`."""
         self._closed = True
         await self._engine.close()
+
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """Count a request as in flight, after a hold by another task."""
+        while self._holder is not None and self._holder is not asyncio.current_task():
+            self._changed.clear()
+            await self._changed.wait()
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            self._changed.set()
 
     async def _call_live_engine(self, name: str, *args: Any) -> Any:
         return self._answered(await getattr(await self._live_engine(), name)(*args))

@@ -125,6 +125,8 @@ class ServerEngine(ABC):
             raise EngineError(f"{name}: `python` starts a server, which requires a `model` folder")
         self._lora = weights is not None and weights.lora_alpha is not None
         self._with_adapter = False
+        self._salt = uuid4().hex
+        """Part of the key of cached prefixes: another run has other weights of the same version."""
         port = port or free_port()
         start = None
         if python is not None:
@@ -210,7 +212,7 @@ class ServerEngine(ABC):
                 (*prompt.ids, *forced),
                 replace(sampling, forced=(), max_new_tokens=max(1, room - len(forced))),
                 score_from=len(prompt) if forced else None,
-                cache=str(self.version),
+                cache=self._cache_key,
             )
             version = self.version
             reply = await self._send(question)
@@ -235,7 +237,7 @@ class ServerEngine(ABC):
                 "which a server needs one; shorten the text"
             )
         async with self._counted("") as own:
-            question = ServerRequest(own.id, tokens.ids, Sampling(1), score_from=start, cache=str(self.version))
+            question = ServerRequest(own.id, tokens.ids, Sampling(1), score_from=start, cache=self._cache_key)
             reply = await self._send(question)
             self._versions(reply.labels, self.version)
             return Scores(reply.prompt_logprobs, (math.nan,) * len(reply.prompt_logprobs))
@@ -392,6 +394,10 @@ class ServerEngine(ABC):
                 del self._under_way[episode]
             if entered:
                 self._leave()
+
+    @property
+    def _cache_key(self) -> str:
+        return f"{self._salt}-{self.version}"
 
     def _wake(self) -> None:
         for own in (own for of_episode in self._under_way.values() for own in of_episode):

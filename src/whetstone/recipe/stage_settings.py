@@ -362,7 +362,7 @@ class ReinforcementSettings(OptimizerSettings):
     """Settings of a reinforcement learning stage."""
 
     CHANGES: ClassVar = list_changeable_fields(
-        none="reference_device reference_offload max_mismatch_kl max_failures",
+        none="reference_device reference_offload max_mismatch_kl max_failures sync_check_interval_steps",
         schedule="budget",
         update=(
             "minibatches epochs full_rate_groups reference_kl first_attempt_kl reference_estimator entropy "
@@ -436,6 +436,11 @@ class ReinforcementSettings(OptimizerSettings):
     """Maximum KL divergence between sampler and learner on tokens of the current weights, in nats per token; above it
     the run stops. It is the mean k3 estimate of a step (`sampler/mismatch_kl`). An alarm is raised above
     `sampler/mismatch_limit`, which depends on the precision of the sampler. `.inf`: no limit."""
+    sync_check_interval_steps: int | None = Field(50, ge=1)
+    """Number of updates between two checks that a server (`engine: vllm`, `sglang`) samples from the trained weights:
+    perturbed weights are sent, then the trained ones, and the run stops if log-probs do not follow. Always checked when
+    a run starts or resumes; null: only then. A check takes two weight syncs and the memory of one more copy of the
+    trained weights."""
     max_failures: int = Field(100, ge=0)
     """Maximum number of episodes among the last 1,000 that end with an infrastructure failure (server, sandbox, reward
     or internal error); above it the run stops."""

@@ -25,7 +25,7 @@ from typing import Any
 from whetstone.assembly.assembly import RunComponents
 from whetstone.capabilities import implements_protocol
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.errors import PartialUpdateError, RunDirectoryError, WhetstoneError
+from whetstone.errors import PartialUpdateError, RunDirectoryError, WeightSyncError, WhetstoneError
 from whetstone.failure_causes import count_failure_causes
 from whetstone.inference import Engine, sync_weights
 from whetstone.inference.protocol import SupportsSleep
@@ -42,6 +42,7 @@ from whetstone.training.supervised import (
     staleness_metrics,
     step_cost_metrics,
 )
+from whetstone.training.sync_check import check_outside_engine
 from whetstone.training.train_step import train_step
 from whetstone.training.update_groups import UpdateGroups
 from whetstone.trajectory import Group
@@ -98,6 +99,9 @@ class Reinforcement:
             by_recipe=self.by_recipe,
             waiting_for=self._waiting_for,
         )
+        self._checked = done
+        """Update before which the weight sync was last checked."""
+        self._check_seconds: float | None = None
         self.causes: Mapping[str, int] = {}
         """See `Stage.causes`."""
 
@@ -110,7 +114,8 @@ class Reinforcement:
             budget_share: Fraction of the stage's budget that is used, from 0 to 1.
 
         Raises:
-            NonFiniteError, TooManyFailuresError, SaveError, RunDirectoryError: If the run cannot continue.
+            NonFiniteError, TooManyFailuresError, SaveError, RunDirectoryError, WeightSyncError: If the run cannot
+                continue.
             PartialUpdateError: If the update failed after some of its optimizer steps, so that neither this batch nor
                 another one can be trained on with the weights in memory.
         """
@@ -175,6 +180,8 @@ class Reinforcement:
         self.groups.mark_used(taken)
         busy, self._busy = self._busy, self.engine.statistics.busy_seconds
         times = {"time/generation": self._busy - busy, **_time_metrics(groups, began, sampled, time.perf_counter())}
+        if self._check_seconds is not None:
+            times["time/sync_check"], self._check_seconds = self._check_seconds, None
         return metrics | times | self.groups.metrics(taken)
 
     async def settle(self) -> None:
@@ -254,6 +261,23 @@ class Reinforcement:
             if engine.version != wanted:
                 with self._waiting_for("the engine to take new weights"):
                     await sync_weights(learner.weights(), engine, wanted, in_flight=in_flight)
+        interval = self.settings.sync_check_interval_steps
+        if self.learns and interval is not None and version % interval == 0 and version > self._checked:
+            await self._check_sync(version)
+
+    async def _check_sync(self, version: int) -> None:
+        """Check that an outside engine samples from the weights of this update; see `check_outside_engine`."""
+        began = time.perf_counter()
+        try:
+            with self._waiting_for("the check of the weight sync"):
+                result = await check_outside_engine(self.assembly, self.engine)
+        except WeightSyncError as error:
+            raise WeightSyncError(
+                f"{error}; updates since the last check, after step {self._checked}, are suspect"
+            ) from None
+        self._checked = version
+        if result is not None:
+            self._check_seconds = time.perf_counter() - began
 
     def _staleness(self, groups: Sequence[Group]) -> dict[str, float]:
         metrics = staleness_metrics(groups, self.version)

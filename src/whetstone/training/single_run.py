@@ -37,6 +37,7 @@ from whetstone.errors import (
     PartialUpdateError,
     SamplingExhausted,
     TooManyFailuresError,
+    WeightSyncError,
     WhetstoneError,
 )
 from whetstone.failure_causes import format_causes, normalize_cause
@@ -91,6 +92,7 @@ from whetstone.training.stage import Stage
 from whetstone.training.stage_cache import copy_evaluation
 from whetstone.training.stopping import STEPS, stopping_reason
 from whetstone.training.supervised import Pretraining, Supervised
+from whetstone.training.sync_check import check_outside_engine
 from whetstone.training.watchdog import EvaluationMonitor, Watchdog
 
 _STAGE_ERRORS = (
@@ -100,6 +102,7 @@ _STAGE_ERRORS = (
     SamplingExhausted,
     MismatchError,
     PartialUpdateError,
+    WeightSyncError,
 )
 """Errors that end a stage; the message of the run has the remedy."""
 _REWRITTEN = "the chat template rewrites"
@@ -182,6 +185,9 @@ class SingleRun:
             self.feed.follow_run(self.run_dir)
             contexts.enter_context(collect_seldom())
             try:
+                checked = await check_outside_engine(self.assembly, self.engine)
+                if checked is not None:
+                    self.progress.say(checked)
                 if not self.position.done:
                     await self._evaluate("untrained")
                 for name, settings in self.recipe.own_stages.items():
