@@ -85,6 +85,37 @@ ranking. All built-in recipes pass.
 
 """
 
+WRITTEN = """## Can a model write the reward?
+
+`whetstone rewards write RECIPE --judge JUDGE -o reward.py` lets a language model write a dense reward (reward shaping)
+as Python code from the description of the task, as in Text2Reward and Auto MC-Reward:
+
+```console
+$ whetstone rewards write frozen-lake --judge '{name: local, path: models/writer}' -o lake.py
+proposal 1: line 2: a `while` may never end
+proposal 2: line 2: a trace has no `private`, only prompt, turns, ended, final, answer
+proposal 3: accepted
+…
+lake.py: correlation with success 1.00 in 96 episodes; read the file, then set
+reward: {"name": "generated_code", "path": "lake.py", "outcome": {"name": "verdict"}}
+```
+
+Each proposal passes these steps, or the objection goes back to the model (`--rounds`):
+
+1. It is one function `reward(trace)` without imports, `while` and unknown names, and reads no private data.
+2. The model, as a critic, finds no contradiction between the code and its reason.
+3. It runs in the sandbox on the episodes of an expert and impostors (`--tasks`), ends within 5 seconds, and returns the
+   same finite number twice.
+4. Its values go with success: the rank-biserial correlation is at least `--min-correlation`. Otherwise the model, as a
+   trajectory analyzer, compares a failure that is paid with a success that is not.
+5. The sum of the recipe's reward and the code passes the audit.
+
+`--episodes RUN` adds the recorded episodes of a run, so that a reward can be refined after training. With
+`--template FILE` the model changes only the numbers of a reward, its parameters and weights (Language to Rewards). No
+code is used unread: the command writes a file, and the recipe names it.
+
+"""
+
 JUDGED = """## Judges
 
 A judge receives a question about untrusted material and returns one JSON object with a given schema. The material is in
@@ -127,7 +158,7 @@ def rewards_page() -> str:
         about = inspect.getdoc(player if inspect.isfunction(player) else type(player)) or ""
         lines.append(f"| {name} | {' '.join(about.split())} |\n")
     lines.append(f"| {UNFINISHED} | {' '.join((inspect.getdoc(truncate_last_turn) or '').split())} |\n")
-    lines += [CHECKS, JUDGED]
+    lines += [CHECKS, WRITTEN, JUDGED]
     lines += [_entry(name, part) for name, part in JUDGES.items()]
     lines.append("## Every reward\n\n")
     lines += [_entry(name, part) for name, part in sorted(EVERY.items())]

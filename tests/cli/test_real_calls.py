@@ -24,6 +24,9 @@ DEMO = ["demo", *SMALL, "ablations={}", "evaluation.episodes=2"]
 QUIET = Progress(quiet=True)
 
 
+SAYS_YES = "{name: scripted, answers: 'support.judges:says_yes'}"
+
+
 def tool(name):
     return f"environment.tools=[support.side_effects:{name}]"
 
@@ -53,6 +56,7 @@ RUNS = {
 CHECKS = {
     "doctor": ["doctor", *DEMO],
     "rewards audit": ["rewards", "audit", *DEMO, "--tasks", "1"],
+    "rewards write": ["rewards", "write", *DEMO, "--tasks", "1", "--judge", SAYS_YES, "-o", "none/reward.py"],
     "rewards train-model": ["rewards", "train-model", *DEMO, "--tasks", "5", "--model", "none"],
     "environments check": ["environments", "check", "tools", "--tasks", "arithmetic", "--episodes", "1"],
 }

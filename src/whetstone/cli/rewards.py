@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,21 +18,26 @@ import whetstone.rewards
 from whetstone import assembly, training
 from whetstone.cli.check_output import print_check
 from whetstone.cli.effects import allow_effects_option, call_tools_option, check_policy, report_refused
+from whetstone.cli.judge_option import describe_usage, judge_option, read_judge, read_labeled
 from whetstone.errors import RecipeError
 from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.rewards.protocol import close_reward
 from whetstone.strict_json import to_json
+from whetstone.tools.sanitize_text import sanitize_text
 
 if TYPE_CHECKING:
+    from whetstone.cli.judge_option import Labeled
     from whetstone.evaluation.audit import Audit
+    from whetstone.rewards import GeneratedReward
+    from whetstone.rewards.judges import Judge
 
 _MOST_TURNS = 60
 
 
 @click.group("rewards")
 def rewards_command() -> None:
-    """Audit a reward; train a reward model; list rewards."""
+    """Audit a reward; let a model write one; train a reward model; list rewards."""
 
 
 @rewards_command.command("list")
@@ -150,6 +157,131 @@ def audit_reward_command(
         _show(tried)
         click.echo(_verdict(tried, resolved.name, bad))
     sys.exit(1 if bad or not tried.tried else 0)
+
+
+@rewards_command.command("write")
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@judge_option
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="File of the code."
+)
+@click.option("--description", help="Description of the task.  [default: title of the recipe]")
+@click.option("--tasks", default=6, show_default=True, type=click.IntRange(min=1), help="Number of tasks.")
+@click.option(
+    "--episodes",
+    "run_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Run whose recorded episodes are added, labeled by their success.",
+)
+@click.option(
+    "--template",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="File with code in which the model changes only the numbers.",
+)
+@click.option("--rounds", default=4, show_default=True, type=click.IntRange(min=1), help="Maximum number of proposals.")
+@click.option(
+    "--min-correlation",
+    default=0.7,
+    show_default=True,
+    type=click.FloatRange(-1, 1),
+    help="Minimum rank-biserial correlation with success.",
+)
+@call_tools_option
+@allow_effects_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def write_reward_command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    judge: str,
+    output: Path,
+    description: str | None,
+    tasks: int,
+    run_dir: Path | None,
+    template: Path | None,
+    rounds: int,
+    min_correlation: float,
+    call_tools: bool,
+    allow_effects: bool,
+    as_json: bool,
+) -> None:
+    """Let a model write the code of a dense reward for RECIPE, test it and revise it (Text2Reward).
+
+    An expert and impostors play tasks, as in `rewards audit`; whether an episode did its task is decided without the
+    reward. Code is checked, run in the sandbox on all episodes, compared with their success, and audited together with
+    the reward of the recipe. Each objection goes back to the model, which also criticizes each proposal and compares
+    confused episodes. The exit code is 1 if no proposal is accepted; then no file is written.
+    """
+    if output.exists():
+        raise RecipeError(f"{output}: exists; choose another name")
+    resolved = load_recipe(recipe, overrides)
+    writer = read_judge(judge)
+    tried = _audit(resolved, tasks, call_tools=call_tools, allow_effects=allow_effects)
+    stored = read_labeled(run_dir) if run_dir is not None else []
+    about = description or str(resolved.recipe.title or resolved.name)
+    options: dict[str, Any] = {"min_correlation": min_correlation, "rounds": rounds}
+    if template is not None:
+        options["template"] = template.read_text(encoding="utf-8")
+    written, num_episodes = asyncio.run(_write(writer, about, tried, stored, options))
+    if written.accepted:
+        output.write_text(written.code.rstrip() + "\n", encoding="utf-8")
+    part = resolved.recipe.reward
+    named = {"name": "generated_code", "path": str(output), "outcome": {"name": part.name, **part.options}}
+    report = {
+        **asdict(written),
+        "path": str(output) if written.accepted else None,
+        "episodes": num_episodes,
+        "reward": named,
+        "judge": asdict(writer.meter),
+    }
+    if as_json:
+        click.echo(to_json(report))
+    else:
+        for number, objection in enumerate(written.objections, 1):
+            click.echo(f"proposal {number}: {' '.join(sanitize_text(objection).split()) or 'accepted'}")
+        click.echo(describe_usage(writer))
+        click.echo(
+            f"{output}: correlation with success {written.correlation:.2f} in {num_episodes} episodes; read the file, "
+            f"then set\nreward: {to_json(named)}"
+            if written.accepted
+            else f"nothing written: none of {written.rounds} proposals is accepted"
+        )
+    sys.exit(0 if written.accepted else 1)
+
+
+async def _write(
+    judge: Judge, description: str, tried: Audit, stored: Sequence[Labeled], options: Mapping[str, Any]
+) -> tuple[GeneratedReward, int]:
+    """Write a reward from audited and stored episodes; return (result, number of labeled episodes).
+
+    Raises:
+        RecipeError: If the episodes do not include a success and a failure.
+    """
+
+    async def check(code: str) -> str:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "reward.py"
+            path.write_text(code, encoding="utf-8")
+            reward = whetstone.rewards.CodeReward(path=str(path), outcome=tried.reward)
+        audit = replace(tried, reward=reward, tried=[])
+        failed = [f"{each.name}: {each.said}" async for each in audit.run_checks() if each.verdict is CheckStatus.FAIL]
+        return f"the audit of its sum with the reward fails: {'; '.join(failed)}" if failed else ""
+
+    async for _ in tried.run_checks():
+        break  # all have played by the first
+    labeled = [(one.trajectory, one.task, one.deserved) for one in tried.tried if one.deserved is not None]
+    labeled = [*labeled, *stored]
+    if len({success for _, _, success in labeled}) < 2:
+        raise RecipeError(
+            f"{len(labeled)} labeled episodes have the same outcome; use a task source with an expert, "
+            "increase --tasks, or add --episodes RUN"
+        )
+    try:
+        written = await whetstone.rewards.write_reward(judge, description, labeled, check=check, **options)
+    finally:
+        await judge.close()
+        await close_reward(tried.reward)
+    return written, len(labeled)
 
 
 def _audit(resolved: Resolved, tasks: int, *, call_tools: bool, allow_effects: bool) -> Audit:

@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from whetstone.rewards.calls.matched_calls import matched_calls as matched_calls
     from whetstone.rewards.composed import Composed as Composed
     from whetstone.rewards.learned.model import RewardModel as RewardModel
-    from whetstone.rewards.build_reward import make_reward as make_reward
+    from whetstone.rewards.build_reward import make_judge as make_judge, make_reward as make_reward
+    from whetstone.rewards.generated.code_reward import CodeReward as CodeReward
+    from whetstone.rewards.generated.generate_reward import (
+        GeneratedReward as GeneratedReward,
+        write_reward as write_reward,
+    )
     from whetstone.rewards.protocol import (
         GroupReward as GroupReward,
         Reward as Reward,

@@ -56,6 +56,17 @@ def make_reward(named: Any, built_in: Mapping[str, Any], member: Callable[[str],
     return reward
 
 
+def make_judge(named: Any) -> Judge:
+    """Build a judge from its name, or a mapping with `name` and options, as in a recipe.
+
+    Raises:
+        OptionError: If an option is unknown, missing or of the wrong type.
+        RecipeError: If the judge is unknown.
+    """
+    judge: Judge = _build("judge", named, _Known({}, _no_member))
+    return judge
+
+
 def _build(kind: str, named: Any, known: _Known) -> Any:
     if not isinstance(named, str | Mapping | type) and (callable(named) or isinstance(named, Judge)):
         return named  # already built
