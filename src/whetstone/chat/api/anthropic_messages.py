@@ -34,14 +34,13 @@ from whetstone.chat.message import Image, Text
 
 _COUNTED = frozenset({
     "model", "messages", "system", "tools", "tool_choice", "thinking", "cache_control", "output_config",
-    "output_format",
+    "output_format", "context_management",
 })  # fmt: skip
 _READ = _COUNTED | frozenset({"max_tokens", "stop_sequences", "temperature", "top_p", "top_k", "stream"})
 _HARMLESS = frozenset({"metadata", "service_tier", "betas", "inference_geo", "speed"})
 _WHY = {
     "container": "this server runs no code",
     "mcp_servers": "tools are called by the client",
-    "context_management": "the client manages the context",
 }
 _UNPARSED = "unparsed_arguments"
 _KINDS = {
@@ -62,6 +61,7 @@ def parse_anthropic_request(body: Mapping[str, Any]) -> CompletionRequest:
         raise RefusedError("max_tokens: Field required", param="max_tokens")
     must, one_call, tools = _choice(body.get("tool_choice"), _tools(body.get("tools")))
     wants_thinking(body)
+    _refuse_context_edits(body)
     return CompletionRequest(
         _messages(body),
         tools,
@@ -84,6 +84,7 @@ def parse_count_request(body: Mapping[str, Any]) -> CompletionRequest:
     """
     refuse_unknown(body, _COUNTED | _HARMLESS, _WHY)
     _, _, tools = _choice(body.get("tool_choice"), _tools(body.get("tools")))
+    _refuse_context_edits(body)
     return CompletionRequest(_messages(body), tools)
 
 
@@ -102,6 +103,22 @@ def wants_thinking(body: Mapping[str, Any]) -> bool:
             f"thinking.type: must be enabled, adaptive or disabled, got {truncate_value(kind)}", param="thinking"
         )
     return bool(kind != "disabled")
+
+
+def _refuse_context_edits(body: Mapping[str, Any]) -> None:
+    """Refuse edits of the context that change messages.
+
+    `clear_thinking_…` is accepted, since thoughts in requests are ignored anyway.
+    """
+    management = require_object(body.get("context_management") or {}, "context_management")
+    for number, edit in enumerate(parse_list(management.get("edits"), "context_management.edits")):
+        where = f"context_management.edits[{number}]"
+        kind = parse_text(require_object(edit, where).get("type"), f"{where}.type")
+        if not kind.startswith("clear_thinking_"):
+            raise RefusedError(
+                f"{where}: {truncate_value(kind)} is not supported; remove it, the client manages its context",
+                param="context_management",
+            )
 
 
 def _format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -3,6 +3,8 @@
 A turn of the model, one message here, is several items in the API: the thought, the text, each call. Consecutive items
 of the model in a request are parsed into one turn, so that the turn is recognized as the sampled one.
 
+Functions in a `namespace` of tools have their own names, and a call of one is returned with its namespace.
+
 Note:
     `instructions` are not part of the conversation that `previous_response_id` continues; each request repeats them.
 """
@@ -43,7 +45,7 @@ _READ = frozenset({
 })  # fmt: skip
 _HARMLESS = frozenset({
     "metadata", "user", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-    "stream_options", "reasoning",
+    "stream_options", "reasoning", "client_metadata",
 })  # fmt: skip
 _WHY = {
     "background": "background responses are not supported",
@@ -71,10 +73,8 @@ def parse_response_request(body: Mapping[str, Any]) -> CompletionRequest:
             raise RefusedError(
                 f"include: unknown value {truncate_value(each)}; allowed: {', '.join(_INCLUDED)}", param="include"
             )
-    declared = enumerate(parse_list(body.get("tools"), "tools"))
-    must, tools = _choice(
-        body.get("tool_choice"), request_fields.check_unique_tools([_tool(tool, number) for number, tool in declared])
-    )
+    declared = [_tool(tool, where) for tool, where, _ in _list_declared_tools(body)]
+    must, tools = _choice(body.get("tool_choice"), request_fields.check_unique_tools(declared))
     shape = require_object(body.get("text") or {}, "text")
     refuse_unknown(shape, ("format", "verbosity"), {})
     return CompletionRequest(
@@ -178,11 +178,29 @@ def _parts(value: Any, where: str) -> tuple[Text | Image, ...]:
     return tuple(parts)
 
 
-def _tool(value: Any, number: int) -> ToolSpec:
-    where = f"tools[{number}]"
+def _list_declared_tools(body: Mapping[str, Any]) -> Iterator[tuple[Any, str, str]]:
+    """Yield (tool, its field, name of its namespace or an empty string) for each tool of a request.
+
+    The tools of a namespace, such as those of Codex for its sub-agents, follow each other.
+    """
+    for number, value in enumerate(parse_list(body.get("tools"), "tools")):
+        where = f"tools[{number}]"
+        tool = require_object(value, where)
+        if tool.get("type") != "namespace":
+            yield tool, where, ""
+            continue
+        name = parse_text(tool.get("name"), f"{where}.name")
+        for inner, each in enumerate(parse_list(tool.get("tools"), f"{where}.tools")):
+            yield each, f"{where}.tools[{inner}]", name
+
+
+def _tool(value: Any, where: str) -> ToolSpec:
     tool = require_object(value, where)
     if tool.get("type") != "function":
-        raise RefusedError(f'{where}.type: must be "function", got {truncate_value(tool.get("type"))}', param=where)
+        kind = truncate_value(tool.get("type"))
+        raise RefusedError(
+            f'{where}.type: must be "function", got {kind}; disable this tool in the client', param=where
+        )
     return build_tool(where, tool.get("name"), tool.get("description"), tool.get("parameters"))
 
 
@@ -267,8 +285,9 @@ def _output(id: str, answer: CompletionResponse, body: Mapping[str, Any], tokeni
         logprobs = list_logprobs(answer, tokenizer) if named and answer.ids else []
         part = {**_part(answer.message.text), "logprobs": logprobs}
         items.append(_message_item(id, [part], "incomplete" if is_cut else "completed"))
+    namespaces = {tool["name"]: space for tool, _, space in _list_declared_tools(body) if space}
     for place, call in enumerate(answer.message.tool_calls):
-        items.append(_call_item(id, place, call, call.arguments))
+        items.append(_call_item(id, place, call, namespaces.get(call.name, "")))
     return items
 
 
@@ -280,9 +299,10 @@ def _message_item(id: str, content: list[dict[str, Any]], status: str) -> dict[s
     return {"type": "message", "id": f"msg_{id}", "role": "assistant", "status": status, "content": content}
 
 
-def _call_item(id: str, place: int, call: ToolCall, arguments: str) -> dict[str, Any]:
+def _call_item(id: str, place: int, call: ToolCall, namespace: str) -> dict[str, Any]:
     item = {"type": "function_call", "id": f"fc_{id}_{place}", "call_id": call.id, "name": call.name}
-    return {**item, "arguments": arguments, "status": "completed"}
+    item |= {"namespace": namespace} if namespace else {}
+    return {**item, "arguments": call.arguments, "status": "completed"}
 
 
 class ResponseStream:

@@ -123,13 +123,17 @@ BLOCKS: Shape = {
     "items": {
         "type": "object",
         "required": ["role", "content"],
-        "properties": {"role": {"enum": ["user", "assistant"]}, "content": _CONTENT},
+        "properties": {"role": {"enum": ["user", "assistant", "system"]}, "content": _CONTENT},
     },
 }
 """JSON Schema of `messages` in Anthropic's API."""
-FLAT_TOOLS = _or_none(
-    {"type": "array", "items": {"allOf": [_FUNCTION, {"properties": {"type": {"const": "function"}}}]}}
-)
+_FLAT_TOOL: Shape = {"allOf": [_FUNCTION, {"properties": {"type": {"const": "function"}}}]}
+_NAMESPACE: Shape = {
+    "type": "object",
+    "required": ["type", "name"],
+    "properties": {"type": {"const": "namespace"}, "name": TEXT, "tools": {"type": "array", "items": _FLAT_TOOL}},
+}
+FLAT_TOOLS = _or_none({"type": "array", "items": {"anyOf": [_FLAT_TOOL, _NAMESPACE]}})
 """JSON Schema of `tools` in the Responses API, in which the function is not a nested object."""
 NAMED_TOOLS = _or_none(
     {
