@@ -66,6 +66,34 @@ start twice, before it ever responded, is not started again.
 
 `whetstone mcp calculator notes my_shop:price` serves these tools as an MCP server.
 
+## Call tools from code
+
+With `max_tool_calls`, the code of `python` can call the other tools of the episode (programmatic tool calling, code as
+action), such as a search in a loop:
+
+```yaml
+environment:
+  name: knapsack
+  tools: [{name: python, max_tool_calls: 20}]
+```
+
+```python
+weights = [tools.inspect(item) for item in range(1, 7)]  # positional or keyword arguments; a call returns its text
+```
+
+- **Which tools?** All tools of the episode except `python`, `shell` and `files`, as functions of the object `tools`.
+- **What if a call fails?** The code gets a `ToolCallError` with the text that the model would read.
+- **Are effects and budgets enforced?** Yes: a call passes the checks, retries and rate limits of a call of the model.
+- **How many calls?** `max_tool_calls` per call of `python`, one at a time. `wall_seconds` excludes the time of the
+  tools.
+- **Is each call recorded?** Yes: name, arguments, outcome and result (`CallRecord.inner`). `Trajectory.calls` contains
+  these calls, so that rewards, costs and metrics count them.
+- **Can episodes be forked and replayed?** Yes: the same code makes the same calls.
+- **What ends the episode?** A tool that stops it, or a backend that fails. The rest of the code does not run.
+
+With `persistence: reset`, a call of `python` or `shell` depends on nothing but itself (`stateless`): methods that undo
+calls (`rollout.context_rewrites: [rollback]`, CLEANER) and episodes that continue after recorded turns need no replay.
+
 ## The sandbox
 
 `python`, `shell` and `files` run in processes that are isolated from the machine. `sandbox: auto` selects the strongest

@@ -109,7 +109,9 @@ def read_calls(run_dir: Path) -> Iterator[CallRecord]:
     for path in sorted((run_dir / "trajectories").glob("step-*.jsonl"), reverse=True):
         for row in read_objects(path, _turns_of, on_damage=lambda number, reason: None):
             for turn in row:
-                yield from (CallRecord(*call) for call in turn.get("calls") or ())
+                for call in turn.get("calls") or ():
+                    yield CallRecord(*call[:6])
+                    yield from (CallRecord(*inner[0]) for inner in (call[6] if len(call) > 6 else ()))
             num_left -= 1
         if num_left <= 0:
             return

@@ -137,11 +137,25 @@ class CallRecord:
     """Cost of the call, in the unit of the budget; 0 without a budget."""
     error: str = ""
     """Error message of a failed call, in one line; empty if it succeeded."""
+    inner: tuple[InnerCall, ...] = ()
+    """Calls of other tools that the code of this call made, in order; see `Python`."""
 
     @property
     def well_formed(self) -> bool:
         """Whether the call named an offered tool with valid arguments, regardless of the result."""
         return self.outcome in _READ
+
+
+@dataclass(frozen=True, slots=True)
+class InnerCall:
+    """Tool call made by the code of another call, such as a search in a loop of `python`."""
+
+    record: CallRecord
+    """Outcome, duration, cost and error of the call."""
+    arguments: str
+    """Arguments as JSON; the middle of long arguments is cut."""
+    result: str
+    """Text that the code received."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -378,8 +392,9 @@ class Trajectory:
 
     @property
     def calls(self) -> tuple[CallRecord, ...]:
-        """All tool calls of the episode in order."""
-        return tuple(chain.from_iterable(turn.calls for turn in self.turns))
+        """All tool calls of the episode in order; calls made by the code of a call follow that call."""
+        calls = chain.from_iterable(turn.calls for turn in self.turns)
+        return tuple(record for call in calls for record in (call, *(each.record for each in call.inner)))
 
     @property
     def solved(self) -> bool:

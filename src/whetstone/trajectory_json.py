@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from dataclasses import replace
+from itertools import chain, groupby
 from typing import Annotated, Any, NotRequired
 
 import orjson
@@ -25,6 +26,7 @@ from whetstone.trajectory import (
     Author,
     CallRecord,
     EndReason,
+    InnerCall,
     Judgement,
     Media,
     OffPolicy,
@@ -53,6 +55,10 @@ class _TokensRow(TypedDict):
     measured: NotRequired[dict[str, list[float | None]]]
 
 
+_InnerRow = tuple[tuple[str, str, float, bool, float, str], str, str]
+"""[record, arguments, result] of a call that the code of another call made."""
+
+
 class _TurnRow(TypedDict):
     context: _TokensRow
     action: _TokensRow
@@ -63,6 +69,7 @@ class _TurnRow(TypedDict):
         | tuple[str, str, float, bool]
         | tuple[str, str, float, bool, float]
         | tuple[str, str, float, bool, float, str]
+        | tuple[str, str, float, bool, float, str, list[_InnerRow]]
     ]
     opens_segment: bool
     aside: NotRequired[bool]
@@ -243,10 +250,15 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 
 def _calls(turn: Turn) -> list[list[Any]]:
-    return [
-        [call.name, call.outcome, round(call.seconds, 6), call.truncated, call.cost, *filter(None, [call.error])]
-        for call in turn.calls
-    ]
+    return [_call(call) for call in turn.calls]
+
+
+def _call(call: CallRecord) -> list[Any]:
+    row = [call.name, call.outcome, round(call.seconds, 6), call.truncated, call.cost]
+    if call.inner:
+        inner = [[[*_call(each.record), ""][:6], each.arguments, each.result] for each in call.inner]
+        return [*row, call.error, inner]
+    return [*row, *filter(None, [call.error])]
 
 
 def _tokens(tokens: Tokens) -> dict[str, Any]:
@@ -364,7 +376,7 @@ def _read_turn(row: _TurnRow, message: Message, observation: tuple[Message, ...]
         message=message,
         observation=observation,
         reward=row["reward"],
-        calls=tuple(CallRecord(*call) for call in row["calls"]),
+        calls=tuple(map(_read_call, row["calls"])),
         opens_segment=row["opens_segment"],
         conversation=row.get("conversation", 0),
         agent=row.get("agent", ""),
@@ -374,6 +386,11 @@ def _read_turn(row: _TurnRow, message: Message, observation: tuple[Message, ...]
         queue_seconds=queue,
         environment_seconds=environment,
     )
+
+
+def _read_call(row: Sequence[Any]) -> CallRecord:
+    inner = tuple(InnerCall(CallRecord(*record), *texts) for record, *texts in chain.from_iterable(row[6:]))
+    return replace(CallRecord(*row[:6]), inner=inner)
 
 
 def _read_tokens(row: _TokensRow) -> Tokens:

@@ -21,6 +21,7 @@ from support.episodes import (
     sampler_logprobs,
     turn,
 )
+from support.sandbox import PATIENT, needs_isolation
 from whetstone.algorithms.advantages import group_relative
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments import ToolEnvironment
@@ -34,7 +35,8 @@ from whetstone.rollout.context_rewrites.memory_folding import parse_memory
 from whetstone.rollout.context_rewrites.rollback import code_similarity
 from whetstone.rollout.protocol import Ask, EpisodeKey, EpisodeState, RestartContext
 from whetstone.rollout.strategies import Independent
-from whetstone.tools import fold_memory, pocket_calculator
+from whetstone.tools import Python, Shell, fold_memory, pocket_calculator
+from whetstone.tools.protocol import is_stateless
 from whetstone.trajectory import Author, EndReason, Group, Tokens
 
 FOLD = assistant("", ToolCall("fold_memory", "{}"))
@@ -234,6 +236,27 @@ def test_repaired_call_replaces_the_failed_one():
     assert sum(segment.action_mask) == trajectory.action_tokens  # the repaired call is trained
     clean = played(one_by_one(call("12*34"), assistant("408")))
     assert segment.tokens.ids == clean.segments()[0].tokens.ids
+
+
+@needs_isolation
+def test_failed_code_in_a_new_interpreter_per_call_is_replaced_by_its_fix():
+    """CLEANER: the failed code and its error leave the history, which then equals that of code without an error."""
+
+    def code(text):
+        return assistant("", ToolCall("python", json.dumps({"code": text})))
+
+    def environment(**options):
+        return ToolEnvironment(tools=[Python(limits=PATIENT, **{"persistence": "reset", **options})])
+
+    words = one_by_one(code("12*x"), code("12*34"), assistant("408"))
+    mended = played(words, environment=environment(), rewrites=(Rollback(),))
+    clean = played(one_by_one(code("12*34"), assistant("408")), environment=environment())
+    assert "repaired" in mended.marks
+    assert mended.segments()[0].tokens.ids == clean.segments()[0].tokens.ids
+    assert set(mended.turns[0].action.authors) == {Author.CORRECTED}  # the learner computes its log-probs again
+    assert [is_stateless(environment(persistence=each)) for each in ("reset", "persistent")] == [True, False]
+    assert not is_stateless(environment(sandbox="unsafe"))
+    assert is_stateless(ToolEnvironment(tools=[Shell(persistence="reset")]))
 
 
 def test_reasoning_is_kept_if_only_the_call_is_repaired():

@@ -22,7 +22,7 @@ class Limits:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     wall_seconds: float = 10.0
-    """Maximum duration of one call in seconds, including waiting and sleeping."""
+    """Maximum duration of one call in seconds, including waiting and sleeping, without tools that the code calls."""
     cpu_seconds: float = 10.0
     """Maximum processor time of each process in one call, in seconds, rounded up to whole seconds."""
     memory_mb: int = 512

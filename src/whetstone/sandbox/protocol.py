@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Ending(StrEnum):
@@ -59,14 +60,32 @@ class Outcome:
     """Processor time in seconds, as the untrusted guest reports it."""
 
 
+class CodeTools(Protocol):
+    """Tools of the host that code in the sandbox calls as functions of an object `tools`."""
+
+    @property
+    def parameter_names(self) -> Mapping[str, Sequence[str]]:
+        """Names of the parameters by tool, in order."""
+        ...
+
+    async def call_tool(self, name: Any, arguments: Any) -> Mapping[str, Any]:
+        """Call a tool and return `text`, `error`, or `ended` if the code must end.
+
+        Args:
+            name: Name of the tool, as untrusted code sent it.
+            arguments: Arguments by name, as untrusted code sent them.
+        """
+        ...
+
+
 class SandboxSession(Protocol):
     """Commands and files of one episode, in a sandbox of this machine (`Session`) or in a container."""
 
     files: dict[str, bytes]
     """Contents by path, written when the session starts."""
 
-    async def python(self, code: str, *, wall_seconds: float | None = None) -> Outcome:
-        """Run Python code like a notebook cell.
+    async def python(self, code: str, *, wall_seconds: float | None = None, tools: CodeTools | None = None) -> Outcome:
+        """Run Python code like a notebook cell; it can call `tools`.
 
         Raises:
             InfrastructureError: The sandbox itself has failed; nothing is known about the code.

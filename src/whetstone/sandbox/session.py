@@ -27,11 +27,12 @@ from typing import Any
 import orjson
 
 from whetstone.errors import InfrastructureError
+from whetstone.sandbox.captured_output import CapturedOutput
 from whetstone.sandbox.guest.supervisor import NOT_STARTED
 from whetstone.sandbox.guest.wire import LENGTH, PACKET_BYTES, frame_message, send_packet
 from whetstone.sandbox.jail import Jail
 from whetstone.sandbox.limits import Limits
-from whetstone.sandbox.protocol import Ending, Outcome
+from whetstone.sandbox.protocol import CodeTools, Ending, Outcome
 from whetstone.truncate_text import truncate_middle
 
 _END_SECONDS = 10.0
@@ -48,45 +49,6 @@ class _JailLost(Exception):
 
     The text completes "the sandbox …".
     """
-
-
-class CapturedOutput:
-    """Buffer for the printed output of a call that keeps only its head and tail, in bounded memory.
-
-    Args:
-        characters: Maximum length of the text that it returns, in characters.
-    """
-
-    def __init__(self, characters: int) -> None:
-        self.characters = characters
-        self.bytes = 0
-        """Number of bytes received so far, including those that were not kept."""
-        self._keep = 4 * characters  # a character has up to four bytes
-        self._head, self._tail = bytearray(), bytearray()
-
-    def add(self, data: bytes) -> None:
-        """Append received bytes; the middle is dropped if there are too many."""
-        self.bytes += len(data)
-        free = self._keep - len(self._head)
-        if free > 0:
-            self._head += data[:free]
-            data = data[free:]
-        self._tail += data
-        if len(self._tail) > 2 * self._keep:
-            del self._tail[: -self._keep]
-
-    def text(self) -> str:
-        """Return head and tail of the output as text, with a note on the bytes left out.
-
-        Invalid UTF-8 is replaced.
-        """
-        num_missing = self.bytes - len(self._head) - len(self._tail)
-        if not num_missing:
-            return truncate_middle((self._head + self._tail).decode(errors="replace"), self.characters)[0]
-        head = self._head.decode(errors="replace")[: self.characters * 2 // 3]
-        tail = self._tail.decode(errors="replace")[-(self.characters // 3) :]
-        num_omitted = self.bytes - len(head.encode()) - len(tail.encode())
-        return f"{head}\n[… {num_omitted} bytes left out …]\n{tail}"
 
 
 class Session:
@@ -131,6 +93,7 @@ class Session:
         self._captured = CapturedOutput(limits.output_characters)
         self._waiting: asyncio.Future[_Event] | None = None
         self._queued: list[_Event] = []
+        self._is_sending = False
         self._number = 0
         self._killed_for_memory = 0
         self._has_run_code = False
@@ -141,17 +104,20 @@ class Session:
         self._lost_error = ""
         """Error text that the next call returns without running; empty in most cases."""
 
-    async def python(self, code: str, *, wall_seconds: float | None = None) -> Outcome:
+    async def python(self, code: str, *, wall_seconds: float | None = None, tools: CodeTools | None = None) -> Outcome:
         """Run Python code like a notebook cell: its output, and the value of the last expression.
 
         Args:
             code: Python code.
-            wall_seconds: Time limit in seconds; None: that of the session's limits.
+            wall_seconds: Time limit in seconds, without the time of the tools; None: that of the session's limits.
+            tools: Tools that the code can call, one at a time.
 
         Raises:
             InfrastructureError: If the sandbox itself has failed, so that nothing is known about the code.
         """
-        return await self._call("python", wall_seconds, code=code)
+        if tools is None:
+            return await self._call("python", wall_seconds, code=code)
+        return await self._call("python", wall_seconds, tools, code=code, tools=dict(tools.parameter_names))
 
     async def shell(self, command: str, *, wall_seconds: float | None = None) -> Outcome:
         """Run a shell command with `sh`.
@@ -243,7 +209,9 @@ class Session:
 
     # a call
 
-    async def _call(self, do: str, wall_seconds: float | None, **arguments: Any) -> Outcome:
+    async def _call(
+        self, do: str, wall_seconds: float | None, host_tools: CodeTools | None = None, **arguments: Any
+    ) -> Outcome:
         requested = time.perf_counter()
         async with self._lock, self._semaphore:
             try:
@@ -251,7 +219,8 @@ class Session:
                     return lost
                 await self._prepare()
                 queued = time.perf_counter() - requested
-                outcome = await self._run_call(do, arguments, wall_seconds or self.limits.wall_seconds)
+                seconds = wall_seconds or self.limits.wall_seconds
+                outcome = await self._run_call(do, arguments, seconds, host_tools)
                 return replace(outcome, queue_seconds=queued)
             except BaseException:
                 self._end(clean=False)  # cancelled or failed during a call: the state of the jail is unknown
@@ -290,7 +259,9 @@ class Session:
         ending = Ending.MEMORY if out_of_memory else Ending.CRASHED
         return Outcome(ending, output=printed, error=f"the session {lost}: {_LOST_TEXT}", restarted=True)
 
-    async def _run_call(self, do: str, arguments: dict[str, Any], wall_seconds: float) -> Outcome:
+    async def _run_call(
+        self, do: str, arguments: dict[str, Any], wall_seconds: float, tools: CodeTools | None
+    ) -> Outcome:
         self._number += 1
         self._drain()  # discard output of the last call's leftovers
         self._queued = [(event, detail) for event, detail in self._queued if event in ("died", "gone", "nonsense")]
@@ -303,11 +274,12 @@ class Session:
         started = time.perf_counter()
         watcher = self._loop.create_task(self._scan_folder()) if self._is_scanned else None
         try:
-            async with asyncio.timeout(wall_seconds):
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the supervisor reports its death
-                    await self._loop.sock_sendall(self._channel, frame_message(request))
+            async with asyncio.timeout(wall_seconds) as limit:
+                await self._send(request)
                 event, detail = await self._next_event()
-                while event == "told":  # a late reply to an earlier request
+                while event == "told" or (event == "answer" and tools is not None and "tool" in detail):
+                    if tools is not None and event == "answer":  # otherwise a late reply to an earlier request
+                        await self._call_tool(tools, detail, limit)
                     event, detail = await self._next_event()
         except TimeoutError:
             event, detail = "timeout", wall_seconds
@@ -328,6 +300,24 @@ class Session:
             error=outcome.error and truncate_middle(outcome.error, max_characters)[0],
             seconds=time.perf_counter() - started,
         )
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if self._channel is None:
+            return self._notify("gone", None)
+        self._is_sending = True  # the guest may reply before this task continues
+        try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the supervisor reports its death
+                await self._loop.sock_sendall(self._channel, frame_message(message))
+        finally:
+            self._is_sending = False
+
+    async def _call_tool(self, tools: CodeTools, request: dict[str, Any], limit: asyncio.Timeout) -> None:
+        """Call a tool for the running code; its time does not count."""
+        started, end = self._loop.time(), limit.when()
+        limit.reschedule(None)
+        reply = await tools.call_tool(request["tool"], request.get("arguments"))
+        limit.reschedule(None if end is None else end + self._loop.time() - started)
+        await self._send(dict(reply))
 
     async def _scan_folder(self) -> None:
         assert self._jail is not None
@@ -558,7 +548,8 @@ class Session:
 
     def _on_reply(self, body: bytes) -> None:
         reply = parse_guest_object(body)
-        if reply is not None and reply.get("number") == self._number and self._waiting is not None:
+        is_expected = self._waiting is not None or self._is_sending
+        if reply is not None and reply.get("number") == self._number and is_expected:
             self._notify("answer", reply)
         elif self._channel is not None:  # a reply without a request: only untrusted code can have sent it
             self._stop_reading(self._channel)

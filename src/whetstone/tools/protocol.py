@@ -20,7 +20,7 @@ from whetstone.chat.message import Image, Text
 from whetstone.errors import InfrastructureError
 from whetstone.provenance import Provenance
 from whetstone.tools.side_effects import DeclaresEffects
-from whetstone.trajectory import CallRecord, Task
+from whetstone.trajectory import CallRecord, InnerCall, Task
 
 Outcome = Literal[
     "ok", "tool_error", "tool_failed", "unavailable", "timeout", "stopped", "budget_exhausted", "refused_by_policy",
@@ -40,6 +40,8 @@ class Result:
     """File, line and function of the user's code that raised, for people; the model does not read it."""
     failure: InfrastructureError | None = None
     """Failure of the infrastructure, which ends the episode; None in most cases."""
+    inner: tuple[InnerCall, ...] = ()
+    """Calls of other tools that the code of this call made, in order."""
 
 
 class ToolUnavailable(InfrastructureError):
@@ -64,7 +66,8 @@ class Episode:
     seed: int
     """Seed for all randomness of the tools."""
     shared: dict[str, Any] = field(default_factory=dict)
-    """Objects by name that one tool creates and others use, such as the session of a sandbox."""
+    """Objects by name that one tool creates and others use, such as the session of a sandbox. `toolset` is the toolset
+    that opened the episode."""
 
 
 # ------------------------------------------------ optional protocols, also of simulated users and environments

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from whetstone.chat.message import Image, Text
+from whetstone.chat.message import Image, Text, ToolCall
 from whetstone.errors import InfrastructureError, ToolError
+from whetstone.masking import mask_secrets
 from whetstone.plugins import OptionError
 from whetstone.sandbox import Ending, Isolation, Limits, Outcome, shared_sandbox
 from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS, parse_container_options
@@ -24,11 +26,17 @@ from whetstone.sandbox.containers.container_pool import ContainerPool, shared_co
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.sandbox.pool import Sandbox
 from whetstone.sandbox.protocol import SandboxSession
+from whetstone.tools.execution import failed_result
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.protocol import Outcome as Status
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.tools.schema import Tool, tool_from_function
+from whetstone.trajectory import InnerCall
+from whetstone.truncate_text import truncate_middle
 
 Persistence = Literal["persistent", "reset"]
+_MAX_RECORDED_CHARACTERS = 4000
+_TOOLS_IN_CODE = "The code can call the other tools as functions that return their text: tools.NAME(...)."
 _KEPT = {
     "persistent": "Variables and files last from call to call.",
     "reset": "Each call begins with nothing: no variables, no files of earlier calls.",
@@ -69,6 +77,8 @@ class _InSandbox:
             self._pool, is_closed = shared_containers(options), options.network == "none"
         self.effects = "read" if is_closed else None
         """Effect of the code; unknown with a custom container, with a network or without isolation."""
+        self.stateless = is_closed and persistence == "reset"
+        """Whether a result depends only on the call: each call has a new session, without access to the machine."""
         self._limits = limits or (CONTAINER_LIMITS if has_image else Limits())
         self._persistence, self._files = persistence, files or {}
         self.must_agree = {
@@ -79,6 +89,7 @@ class _InSandbox:
             "persistence": persistence,
         }
         self._session: SandboxSession | None = None
+        self._toolset: Any = None
 
     async def open(self, episode: Episode) -> None:
         """Join or create the session of the episode, and add the configured files and those of the task."""
@@ -89,7 +100,7 @@ class _InSandbox:
             episode.shared["session"] = session
         for path, text in {**self._files, **episode.task.private.get("files", {})}.items():
             session.files[path] = text.encode()
-        self._session = session
+        self._session, self._toolset = session, episode.shared.get("toolset")
 
     async def close(self) -> None:
         """Close the session of the episode."""
@@ -118,6 +129,11 @@ class Python(_InSandbox):
         preload: Modules imported before the first call, in addition to the default ones.
         files: Contents by path, present at the start of each episode. A task can add files under `files` in its private
             data.
+        max_tool_calls: Maximum number of calls of other tools that the code of one call can make, as
+            `tools.NAME(…)`; 0: code cannot call tools.
+
+    Raises:
+        OptionError: If `max_tool_calls` is negative.
     """
 
     def __init__(
@@ -129,13 +145,18 @@ class Python(_InSandbox):
         limits: Limits | None = None,
         preload: Sequence[str] = (),
         files: dict[str, str] | None = None,
+        max_tool_calls: int = 0,
     ) -> None:
         super().__init__(sandbox, container, preload, limits, persistence, files)
+        if max_tool_calls < 0:
+            raise OptionError("max_tool_calls", f"must be 0 or more, got {max_tool_calls}")
+        self.max_tool_calls = max_tool_calls
         self.declared = {"python": persistence}
 
     def tools(self) -> list[Tool]:
         """Return the tool."""
-        return [_add_note(self.python, _KEPT[self._persistence])]
+        note = f"{_KEPT[self._persistence]}\n{_TOOLS_IN_CODE}" if self.max_tool_calls else _KEPT[self._persistence]
+        return [_add_note(self.python, note)]
 
     async def python(self, code: str) -> Result:
         """Run Python.
@@ -145,7 +166,62 @@ class Python(_InSandbox):
         Args:
             code: The code; it may have several lines.
         """
-        return shown_outcome(await self._required_session.python(code))
+        if not self.max_tool_calls:
+            return shown_outcome(await self._required_session.python(code))
+        tools = _ToolsInCode(self._toolset, self.max_tool_calls)
+        outcome = await self._required_session.python(code, tools=tools)
+        return tools.add_calls(shown_outcome(outcome))
+
+
+class _ToolsInCode:
+    """Tools that the code of one call can call, with a record of each call.
+
+    Tools that use the sandbox session of the code itself are left out.
+
+    Args:
+        toolset: Toolset of the episode.
+        max_calls: Maximum number of calls; further calls are errors in the code.
+    """
+
+    def __init__(self, toolset: Any, max_calls: int) -> None:
+        self._toolset, self._max_calls = toolset, max_calls
+        self._calls: list[InnerCall] = []
+        self._last: Any = None
+        self.parameter_names = {
+            name: list(tool.spec.properties)
+            for name, tool in (toolset.available if toolset is not None else {}).items()
+            if not isinstance(getattr(tool.function, "__self__", None), _InSandbox)
+        }
+
+    async def call_tool(self, name: Any, arguments: Any) -> dict[str, Any]:
+        """Call a tool with the policy, budget and limits of any other call; see `CodeTools`."""
+        if self._has_ended:
+            return {"ended": True}
+        if len(self._calls) == self._max_calls:
+            return {"error": f"the code of one call can call tools at most {self._max_calls} times"}
+        if not isinstance(name, str) or name not in self.parameter_names:
+            return {"error": f"there is no tool {str(name)[:200]!r}"}
+        text = json.dumps(arguments)
+        answer = self._last = await self._toolset.call(ToolCall(name, text))
+        recorded = truncate_middle(sanitize_text(mask_secrets(text)), _MAX_RECORDED_CHARACTERS)[0]
+        self._calls.append(InnerCall(answer.record, recorded, answer.text))
+        if self._has_ended:
+            return {"ended": True}
+        if answer.record.outcome == "ok":
+            return {"text": answer.text}
+        return {"error": answer.text.removeprefix("error: ")}
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._last is not None and (self._last.failure is not None or self._last.record.outcome == "stopped")
+
+    def add_calls(self, result: Result) -> Result:
+        """Return the result of the code with its calls, and with the end of the episode if one of them ends it."""
+        if self._has_ended and self._last.failure is not None:
+            result = replace(failed_result("unavailable", str(self._last.failure)), failure=self._last.failure)
+        elif self._has_ended:
+            result = replace(result, content=(*result.content, *self._last.content), outcome="stopped")
+        return replace(result, inner=tuple(self._calls))
 
 
 class Shell(_InSandbox):

@@ -185,6 +185,11 @@ class Toolset:
         return tuple(tool.spec for tool in self._tools.values())
 
     @property
+    def available_tools(self) -> Mapping[str, Tool]:
+        """Available tools by name."""
+        return self._tools
+
+    @property
     def effects(self) -> dict[str, Effect | None]:
         """Effect of each tool by name, including tools that can become available; None: unknown."""
         later = [
@@ -259,7 +264,7 @@ class Toolset:
         if self._opened:
             await self.close()
         self._opened = True
-        episode = self.episode = Episode(task, seed)
+        episode = self.episode = Episode(task, seed, {"toolset": self})
         for holder in self.holders:
             if implements_protocol(holder, HasOpen):
                 with waiting_for_tool(f"tool {_class_name(holder)} (open)"):
@@ -449,7 +454,7 @@ class Toolset:
             content, truncated = self._sanitize(result.content)
         name = _short_name(call.name)
         line = error_line(result, content).removeprefix(f"{name}: ")
-        record = CallRecord(name, result.outcome, seconds, truncated, cost, line)
+        record = CallRecord(name, result.outcome, seconds, truncated, cost, line, result.inner)
         return Answer(content, record, failure)
 
     def _sanitize(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments.protocol import Observation, SeatRequest, StepResult
 from whetstone.json_lines import to_writable
-from whetstone.trajectory import Author, CallRecord, EndReason, Task
+from whetstone.trajectory import Author, CallRecord, EndReason, InnerCall, Task
 
 PROTOCOL = 1
 """Version of the protocol between Whetstone's environment server and client."""
@@ -144,6 +144,16 @@ def _record(row: Any) -> CallRecord:
         _finite(row, "seconds"),
         parse_field(row, "truncated", bool, False),
         _finite({"cost": 0.0, **row}, "cost"),
+        parse_field(row, "error", str, ""),
+        tuple(map(_inner_call, parse_field(row, "inner", list, []))),
+    )
+
+
+def _inner_call(row: Any) -> InnerCall:
+    return InnerCall(
+        _record(parse_field(row, "record", dict)),
+        parse_field(row, "arguments", str),
+        parse_field(row, "result", str),
     )
 
 

@@ -26,11 +26,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from whetstone.errors import InfrastructureError, SandboxError
+from whetstone.sandbox.captured_output import CapturedOutput
 from whetstone.sandbox.containers.container_runtime import ContainerRuntime
 from whetstone.sandbox.isolation import exceeds_limits
 from whetstone.sandbox.limits import Limits
-from whetstone.sandbox.protocol import Ending, Outcome
-from whetstone.sandbox.session import CapturedOutput, describe_end
+from whetstone.sandbox.protocol import CodeTools, Ending, Outcome
+from whetstone.sandbox.session import describe_end
 from whetstone.truncate_text import truncate_middle
 
 _CHUNK = 1 << 16
@@ -183,7 +184,7 @@ class ContainerSession:
 
         return await self._call(script, command.encode(), seconds, token=token, options=options)
 
-    async def python(self, code: str, *, wall_seconds: float | None = None) -> Outcome:
+    async def python(self, code: str, *, wall_seconds: float | None = None, tools: CodeTools | None = None) -> Outcome:
         """Refuse the call: variables of Python do not last in a container.
 
         Raises:

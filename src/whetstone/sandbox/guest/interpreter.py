@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import base64
 import contextlib
+import functools
 import io
 import linecache
 import os
@@ -21,10 +22,11 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -57,8 +59,9 @@ def run_interpreter(host: socket.socket, output: int, home: str, options: Mappin
     os.chdir(home)
     os.environ.update(HOME=home, PWD=home)
     _seed(options["seed"])
+    channel = _ToolChannel(host)
     requests: dict[str, Callable[..., dict[str, Any]]] = {
-        "python": _Python(home).run,
+        "python": _Python(home, channel).run,
         "shell": _Shell(home).run,
         "read": _read,
         "write": _write,
@@ -66,6 +69,7 @@ def run_interpreter(host: socket.socket, output: int, home: str, options: Mappin
     }
     while (request := wire.receive_frame(host)) is not None:
         number, action = request.pop("number"), request.pop("do")
+        channel.number = number
         _reap_children()
         used = _cpu_seconds()
         _limit_cpu(used, request.pop("cpu_seconds"))
@@ -82,17 +86,56 @@ def run_interpreter(host: socket.socket, output: int, home: str, options: Mappin
         host.sendall(wire.frame_message(answer))
 
 
+class ToolCallError(RuntimeError):
+    """Error of a tool that code called, with the text for a model."""
+
+    __module__ = "builtins"  # so that a traceback shows the plain name
+
+
+class _ToolChannel:
+    """Connection to tools of the host: a call sends its arguments and waits for the reply."""
+
+    def __init__(self, host: socket.socket) -> None:
+        self.host, self.number, self.process, self.lock = host, 0, os.getpid(), threading.Lock()
+
+    def offer_tools(self, parameters: Mapping[str, Sequence[str]]) -> types.SimpleNamespace:
+        """Return an object with a function per tool."""
+        return types.SimpleNamespace(
+            **{name: functools.partial(self._call, name, names) for name, names in parameters.items()}
+        )
+
+    def _call(self, name: str, parameters: Sequence[str], *values: Any, **arguments: Any) -> str:
+        by_name = dict(zip(parameters, values, strict=False))
+        if len(values) > len(parameters):
+            raise TypeError(f"{name}() takes {len(parameters)} arguments, got {len(values)}")
+        if twice := by_name.keys() & arguments.keys():
+            raise TypeError(f"{name}() got two values for {', '.join(sorted(twice))}")
+        if os.getpid() != self.process:
+            raise RuntimeError("tools can be called only by the process of the code")
+        request = wire.frame_message({"number": self.number, "tool": name, "arguments": by_name | arguments})
+        with self.lock:
+            self.host.sendall(request)
+            reply = wire.receive_frame(self.host)
+        if reply is None or reply.get("ended"):
+            raise SystemExit
+        if "error" in reply:
+            raise ToolCallError(reply["error"])
+        return str(reply["text"])
+
+
 class _Python:
     """Python notebook: names are kept between calls, and the value of the last expression is returned."""
 
-    def __init__(self, home: str) -> None:
-        self.home = home
+    def __init__(self, home: str, channel: _ToolChannel) -> None:
+        self.home, self.channel = home, channel
         sys.modules["__main__"] = main = types.ModuleType("__main__")  # classes of the cells are looked up here
         self.names: dict[str, Any] = main.__dict__
         self.calls = 0
 
-    def run(self, code: str) -> dict[str, Any]:
+    def run(self, code: str, tools: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
         self.calls += 1
+        if tools is not None:
+            self.names["tools"] = self.channel.offer_tools(tools)
         name = f"<call {self.calls}>"
         linecache.cache[name] = (len(code), None, [f"{line}\n" for line in code.split("\n")], name)
         try:
@@ -221,7 +264,7 @@ def _format_error(error: BaseException, home: str) -> str:
     explained = traceback.TracebackException(type(error), error, _skip_own_frames(error.__traceback__), compact=True)
     for link in _list_links(explained):
         frames = [f for f in link.stack if f.filename.startswith(("<call ", f"{home}/"))]
-        if link.stack and link.stack[-1] not in frames:
+        if link.stack and link.stack[-1] not in frames and link.stack[-1].filename != __file__:
             frames.append(link.stack[-1])
         if len(frames) > _MAX_FRAMES:
             frames = frames[:2] + frames[-(_MAX_FRAMES - 2) :]
