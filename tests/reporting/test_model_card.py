@@ -46,4 +46,4 @@ def test_license_base_and_parsers_are_stated():
     assert "--tool-parser-plugin FOLDER/vllm_tool_parser.py --tool-call-parser whetstone" in served
     assert "SGLang has no parser for this format" in served
     assert "ollama create agent -f FOLDER/Modelfile" in served
-    assert "License of the base model: unknown." in served
+    assert "License: unknown." in served

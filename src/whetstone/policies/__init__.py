@@ -43,6 +43,13 @@ if TYPE_CHECKING:
     from whetstone.policies.frozen import load_frozen as load_frozen
     from whetstone.policies.gguf import convert_gguf as convert_gguf, read_license as read_license
     from whetstone.policies.hub import is_hub_name as is_hub_name
+    from whetstone.policies.hub_upload import (
+        HubTarget as HubTarget,
+        check_repository_name as check_repository_name,
+        find_target as find_target,
+        list_upload_files as list_upload_files,
+        upload_folder as upload_folder,
+    )
     from whetstone.policies.local_models import (
         StoredModel as StoredModel,
         Origin as Origin,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -40,6 +41,20 @@ _STYLE = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class CurvePanel:
+    """Curves of one panel of a chart."""
+
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    """Name → (x, y), both of the same length; the first name labels the y axis."""
+    x_label: str
+    """Label of the x axis."""
+    is_fraction: bool
+    """Whether y is a fraction, shown from 0 to 100 %."""
+    caption: str
+    """Description of the curves in full sentences."""
+
+
 def plot_curves(
     series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x_label: str, percent: bool = False
 ) -> str:
@@ -52,17 +67,41 @@ def plot_curves(
     """
     with rc_context(_STYLE):
         figure, axes = _with_margins(4.2, 2.3)
-        for color, (name, (x, y)) in zip(COLORS, series.items(), strict=False):
-            axes.plot(x, y, color=color, alpha=0.3, linewidth=0.8)
-            axes.plot(x, running_mean(y, max(1, len(y) // 20)), color=color, label=name)
-        axes.set_xlabel(x_label)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if percent:
-            axes.set_ylim(-0.02, 1.02)
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        if len(series) > 1:
-            axes.legend(fontsize=7)
+        _draw_curves(axes, series, x_label=x_label, percent=percent)
         return _svg(figure)
+
+
+def plot_panels(panels: Sequence[CurvePanel]) -> bytes:
+    """Plot curves below each other, as a PNG image with a white background.
+
+    The same values give the same bytes.
+
+    Args:
+        panels: Panels from top to bottom; at least one.
+    """
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(6.4, 2.3 * len(panels)), layout="constrained")
+        for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+            _draw_curves(axes, panel.series, x_label=panel.x_label, percent=panel.is_fraction)
+            axes.set_ylabel(next(iter(panel.series)))
+        stream = io.BytesIO()
+        figure.savefig(stream, format="png", dpi=110, facecolor="white", metadata={"Software": None})
+        return stream.getvalue()
+
+
+def _draw_curves(
+    axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x_label: str, percent: bool
+) -> None:
+    for color, (name, (x, y)) in zip(COLORS, series.items(), strict=False):
+        axes.plot(x, y, color=color, alpha=0.3, linewidth=0.8)
+        axes.plot(x, running_mean(y, max(1, len(y) // 20)), color=color, label=name, marker="o" if len(y) == 1 else "")
+    axes.set_xlabel(x_label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if percent:
+        axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    if len(series) > 1:
+        axes.legend(fontsize=7)
 
 
 def plot_bars(rows: Sequence[tuple[str, float, tuple[float, float]]]) -> str:

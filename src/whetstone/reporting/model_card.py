@@ -7,6 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+CURVES = "curves.png"
+"""File with the curves of the training."""
+HUB_LICENSES = frozenset({
+    "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0",
+    "gpl-3.0", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "unlicense", "openrail", "bigscience-bloom-rail-1.0", "llama2",
+    "llama3", "llama3.1", "llama3.2", "llama3.3", "llama4", "gemma", "other", "unknown",
+})  # fmt: skip
+"""Identifiers of licenses that the hub knows; a selection."""
+
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
@@ -46,6 +55,12 @@ class CardFacts:
     """The recipe as YAML."""
     gguf: str = ""
     """GGUF file in the folder; empty if there is none."""
+    curves: Sequence[str] = ()
+    """Captions of the curves in `curves.png`; empty if there is no such file."""
+    dtype: str = ""
+    """Precision of the weights, such as `bfloat16`; empty: not stated."""
+    repository: str = ""
+    """Repository on the Hugging Face hub, `owner/name`; empty if the folder is only local."""
 
 
 def model_card(facts: CardFacts) -> str:
@@ -54,13 +69,32 @@ def model_card(facts: CardFacts) -> str:
         _header(facts),
         f"# {facts.name}\n",
         _origin(facts),
-        _results(facts.summary),
+        _download(facts.repository),
+        results_section(facts.summary),
+        _curves(facts.curves),
         _prompting(facts),
         _serving(facts),
         _sampling(facts.sampling),
         f"## Recipe\n\n```yaml\n{facts.recipe.strip()}\n```\n" if facts.recipe else "",
     )
     return "\n".join(section for section in sections if section)
+
+
+def license_lines(name: str) -> list[str]:
+    """Return the lines of the YAML header for a license; empty if there is none.
+
+    The hub accepts its own list of identifiers, and refuses the upload of a card with another one. A license that is
+    not in `HUB_LICENSES` is therefore `other` with its name.
+
+    Args:
+        name: Name of the license.
+    """
+    if not name:
+        return []
+    identifier = name.strip().lower().replace(" ", "-")
+    if identifier in HUB_LICENSES:
+        return [f"license: {identifier}"]
+    return ["license: other", f"license_name: {json.dumps(identifier)}"]
 
 
 def stage_results(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]]:
@@ -82,7 +116,7 @@ def stage_results(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, An
 
 def _header(facts: CardFacts) -> str:
     lines = ["---", f"library_name: {'peft' if facts.is_adapter else 'transformers'}", "pipeline_tag: text-generation"]
-    lines += [f"license: {facts.license.lower()}"] if facts.license else []
+    lines += license_lines(facts.license)
     lines += [f"base_model: {facts.base}"] if facts.is_adapter and facts.base and not facts.base_folder else []
     lines += ["tags: [reinforcement-learning, tool-use, agent, whetstone]", "---", ""]
     return "\n".join(lines)
@@ -90,16 +124,38 @@ def _header(facts: CardFacts) -> str:
 
 def _origin(facts: CardFacts) -> str:
     lines = [f"Base model: {facts.base or 'none, randomly initialized'}."]
-    lines.append(
-        f"License of the base model: {facts.license}." if facts.license else "License of the base model: unknown."
-    )
+    whose = "License of the base model" if facts.base else "License"
+    lines.append(f"{whose}: {facts.license or 'unknown'}.")
+    if facts.dtype:
+        lines.append(f"Precision of the weights: {facts.dtype}.")
     if facts.is_adapter:
         where = facts.base_folder or facts.base
         lines.append(f"This folder holds a LoRA adapter of `{where}`.")
     return "\n".join(lines) + "\n"
 
 
-def _results(summary: Mapping[str, Any]) -> str:
+def _download(repository: str) -> str:
+    if not repository:
+        return ""
+    return (
+        f"`FOLDER` below is the folder of this command; Transformers and vLLM also load `{repository}`.\n\n"
+        f"```console\n$ hf download {repository} --local-dir FOLDER\n```\n"
+    )
+
+
+def _curves(captions: Sequence[str]) -> str:
+    if not captions:
+        return ""
+    listed = "\n".join(f"{number}. {caption}" for number, caption in enumerate(captions, 1))
+    return f"## Training\n\n![Curves of the training]({CURVES})\n\n{listed}\n"
+
+
+def results_section(summary: Mapping[str, Any]) -> str:
+    """Write the section with the success before and after each stage; empty without evaluations.
+
+    Args:
+        summary: Content of `summary.json`.
+    """
     rows = [f"| {stage} | {_rate(before)} | {_rate(after)} |" for stage, before, after in stage_results(summary)]
     if not rows:
         return ""

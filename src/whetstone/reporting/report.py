@@ -233,15 +233,26 @@ def _members(evaluations: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _render_curves(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return (svg, caption) of every curve with data."""
-    drawn = []
+    return [
+        (charts.plot_curves(panel.series, x_label=panel.x_label, percent=panel.is_fraction), panel.caption)
+        for panel in select_curves(rows)
+    ]
+
+
+def select_curves(rows: Sequence[Mapping[str, Any]]) -> list[charts.CurvePanel]:
+    """Return the curves of a report that have data, the most important ones first.
+
+    Args:
+        rows: Rows of `metrics.jsonl`, as `Journal.read` returns them.
+    """
+    panels = []
     for curve in _CURVES:
         stage = curve["stage"]
         series = {name: _series(rows, stage, key) for name, key in curve["series"].items()}
         series = {name: points for name, points in series.items() if points[0]}
         if any(any(values) for _, values in series.values()):  # skip curves that are always 0
-            svg = charts.plot_curves(series, x_label=f"{stage} step", percent=curve["is_fraction"])
-            drawn.append((svg, curve["caption"]))
-    return drawn
+            panels.append(charts.CurvePanel(series, f"{stage} step", curve["is_fraction"], curve["caption"]))
+    return panels
 
 
 def _series(rows: Sequence[Mapping[str, Any]], stage: str, key: str) -> tuple[list[float], list[float]]:

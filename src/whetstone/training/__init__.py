@@ -30,6 +30,14 @@ if TYPE_CHECKING:
         tool_effects as tool_effects,
     )
     from whetstone.training.model_revisions import pin_choices as pin_choices
+    from whetstone.training.publishing import (
+        ENVIRONMENT_TAG as ENVIRONMENT_TAG,
+        SecretSearch as SecretSearch,
+        refuse_secrets as refuse_secrets,
+        search_secrets as search_secrets,
+        write_environment as write_environment,
+        write_trajectory_dataset as write_trajectory_dataset,
+    )
     from whetstone.training.run import train as train
     from whetstone.training.summary import AblationSummary as AblationSummary, RunSummary as RunSummary
     from whetstone.training.run_summary import run_headline as run_headline

@@ -10,10 +10,11 @@ weights under the same name.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from transformers import AutoTokenizer
 from transformers.utils import logging
@@ -40,13 +41,17 @@ from whetstone.policies.local_models import read_origin, stored_models
 from whetstone.policies.resolve_model import resolve_model_folder
 from whetstone.recipe import Resolved
 from whetstone.record import read_json, run_of_checkpoint, run_recipe, stored_lines
-from whetstone.reporting.model_card import CardFacts, model_card
+from whetstone.reporting.charts import plot_panels
+from whetstone.reporting.metrics import Journal
+from whetstone.reporting.model_card import CURVES, CardFacts, model_card
+from whetstone.reporting.report import select_curves
 from whetstone.training.final_checkpoint import final_policy, require_member
 from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import read_trajectory
 
 TemplateChoice = Literal["training", "original"]
 _SAMPLING = ("temperature", "top_p")
+_MAX_CURVES = 3
 _MAX_EPISODES = 16
 """Maximum number of stored episodes whose prompts are compared."""
 
@@ -70,10 +75,12 @@ def export_model(
     output_dir: Path,
     *,
     weights: Literal["auto", "merged", "adapter"] = "auto",
-    dtype: ExportPrecision | None = None,
+    dtype: ExportPrecision | Literal["trained"] | None = None,
     gguf: bool = False,
     template: TemplateChoice = "training",
     member: str | None = None,
+    license_name: str = "",
+    repository: str = "",
 ) -> ExportResult:
     """Export a run at its last checkpoint, a checkpoint, or a model folder for other programs.
 
@@ -82,10 +89,13 @@ def export_model(
         output_dir: New folder to write.
         weights: `merged` merges adapters; `adapter` writes adapters without merging them, with their base next to them
             unless the hub has it; `auto` writes adapters only if the hub has the base.
-        dtype: Precision of merged weights; None: bfloat16.
+        dtype: Precision of the whole model or of merged weights; `trained` keeps that of the policy, with which the run
+            sampled; None: bfloat16.
         gguf: Whether to write a GGUF file and an Ollama Modelfile as well.
         template: `training` exports a template that renders the tokens of training; `original` keeps the model's own.
         member: Member of a run with several models (`policies`); required for such a run.
+        license_name: License of the card; empty: that of the base model.
+        repository: Repository on the hub that the card names; empty: the folder is only local.
 
     Raises:
         WhetstoneError: If the run or member does not exist, an option does not fit, or the chat template cannot be
@@ -108,13 +118,13 @@ def export_model(
     is_adapter = has_adapters(policy.model) and (weights == "adapter" or (weights == "auto" and hub is not None))
     if is_adapter:
         for option, value in (("--dtype", dtype), ("--gguf", gguf)):
-            if value:
+            if value and value != "trained":
                 raise PolicyError(f"{option}: adapters are written as they were trained; add --merged")
     elif weights == "adapter":
         raise PolicyError(f"--adapter: {run_or_model} has no adapters (policy.lora); leave the option out")
     plan = gguf_plan(policy) if gguf else None
     lines = [_describe_weights(policy, weights, is_adapter, hub)]
-    precision: ExportPrecision = dtype or "bfloat16"
+    precision = _trained_precision(policy) if dtype == "trained" else dtype or "bfloat16"
 
     chat, format_name = _chat(run_or_model, resolved, policy)
     tools, note = _tools(resolved)
@@ -148,6 +158,10 @@ def export_model(
             base_folder="base" if is_adapter and hub is None else "",
             template=lines[1],
             gguf=file,
+            curves=_write_curves(run, aside) if run is not None else (),
+            dtype="" if is_adapter else precision,
+            repository=repository,
+            license=license_name or facts.license,
         )
         (aside / "README.md").write_text(model_card(facts), encoding="utf-8")
         if base is not None and (base / "LICENSE").is_file():
@@ -155,6 +169,24 @@ def export_model(
         for each in aside.rglob("*"):
             each.chmod(0o755 if each.is_dir() else 0o644)
     return ExportResult(output_dir, parameters, is_adapter, tuple(lines))
+
+
+def _trained_precision(policy: Policy) -> ExportPrecision:
+    """Return the precision of most weights of a policy."""
+    counts: Counter[str] = Counter()
+    for parameter in policy.model.parameters():
+        counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    dtype = counts.most_common(1)[0][0]
+    return next((each for each in get_args(ExportPrecision) if each == dtype), "float32")
+
+
+def _write_curves(run: Path, folder: Path) -> list[str]:
+    """Write the curves of a run as an image, and return their captions; nothing is written without curves."""
+    rows = [row for place in (run, *sorted((run / "stages").glob("*"))) for row in Journal(place).read()]
+    panels = select_curves(rows)[:_MAX_CURVES]
+    if panels:
+        (folder / CURVES).write_bytes(plot_panels(panels))
+    return [panel.caption for panel in panels]
 
 
 def stored_prompts(run: Path, chat: Chat, tools: Sequence[ToolSpec]) -> tuple[Prompt, ...]:
