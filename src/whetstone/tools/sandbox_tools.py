@@ -189,7 +189,7 @@ class _ToolsInCode:
         self._last: Any = None
         self.parameter_names = {
             name: list(tool.spec.properties)
-            for name, tool in (toolset.available if toolset is not None else {}).items()
+            for name, tool in (toolset.available_tools if toolset is not None else {}).items()
             if not isinstance(getattr(tool.function, "__self__", None), _InSandbox)
         }
 
