@@ -65,8 +65,8 @@ OTHERS = {"chat", "environments serve", "mcp", "plan", "replay"}
 """Other commands that create an environment, or that could."""
 WITHOUT_TOOLS = {
     "bisect",
-    "compare-logs", "completion", "data check", "data export", "data import", "export", "import", "models add", "new",
-    "papers",
+    "compare-logs", "completion", "data check", "data export", "data import", "data score",
+    "export", "import", "models add", "new", "papers",
     "recipes show", "rewards list", "serve", "show", "tasks score", "tasks show", "view", "why",
 }  # fmt: skip
 """Commands that play no episode."""

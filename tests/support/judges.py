@@ -40,3 +40,9 @@ async def now_and_then(question):
 def short(trajectory, task):
     """A rule of a rubric."""
     return len(final_answer(trajectory) or "") < 10
+
+
+def prefers_short(question):
+    """Prefer the shorter of two pieces of work."""
+    first, second = (len(question.material[name]) for name in ("first", "second"))
+    return {"reason": "", "better": "first" if first < second else "second" if second < first else "neither"}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from paper_properties import exact
 from paper_properties.enumeration import TREE, gradient_of, max_gap, numbers
+from paper_properties.episodes import TASK, make_episode, make_turn
 from whetstone.algorithms.advantages import b_coder, digirl
 from whetstone.algorithms.objectives import (
     advantage_regression,
@@ -23,6 +26,8 @@ from whetstone.algorithms.objectives import (
     supervised,
 )
 from whetstone.analysis.exact import Figure
+from whetstone.rewards.judge_rewards.pairwise import Preferred
+from whetstone.rewards.judges import Question, ScriptedJudge
 
 REFERENCE = TREE.logprobs.sum(1)
 """[4] log-probability of each episode of the tree."""
@@ -216,3 +221,56 @@ def weighted_imitation_is_the_tilted_policy() -> list[Figure]:
         return (chances * advantage_weighted(z.log_softmax(0), REWARDS, temperature=0.8).loss).sum()
 
     return [Figure("largest gradient at the tilted policy", "=", 0.0, float(gradient_of(loss, optimum).abs().max()))]
+
+
+def _win_rates(prefers: Callable[[float, float], str]) -> Tensor:
+    """[4] win rates of the episodes of the tree, judged in pairs by a function of their rewards."""
+
+    def answers(question: Question) -> dict[str, str]:
+        first, second = (float(question.material[name].rpartition(" ")[2]) for name in ("first", "second"))
+        return {"reason": "", "better": prefers(first, second)}
+
+    episodes = [make_episode([make_turn(f"{reward:g}")]) for reward in REWARDS.tolist()]
+    scores = asyncio.run(Preferred(judge=ScriptedJudge(answers=answers)).compared(episodes, TASK))
+    return numbers([score.value for score in scores])
+
+
+@exact(
+    "real-world-offline-reinforcement-learning-vision",
+    of=(Preferred, dpo),
+    note="episodes are text, the judge is scripted, and the policy is enumerated",
+)
+def pairs_that_a_judge_labels_train_a_policy() -> list[Figure]:
+    """Win rates of stored episodes, judged in pairs without a reward, have the order of the rewards; the exact
+    gradient of the preference loss on these labels raises the true reward of a policy that samples nothing new. A
+    judge that prefers a position labels nothing."""
+    labels = _win_rates(lambda first, second: "first" if first > second else "second")
+    biased = _win_rates(lambda first, second: "first")
+    pairs = torch.tensor(list(itertools.combinations(range(4), 2))).flatten()
+    columns = (
+        REFERENCE[pairs],
+        labels[pairs],
+        torch.arange(6).repeat_interleave(2),
+        torch.arange(12),
+        LENGTHS.repeat(3),
+    )
+
+    def sums(logits: Tensor) -> Tensor:
+        return logits.log_softmax(-1)[TREE.nodes, TREE.paths].sum(1)
+
+    def loss(logits: Tensor) -> Tensor:
+        return dpo(sums(logits)[pairs], *columns, beta=0.5).loss
+
+    logits, before = TREE.logits, float(TREE.probabilities @ REWARDS)
+    for _ in range(300):
+        logits = logits - gradient_of(loss, logits)
+    after = sums(logits).exp()
+    return [
+        # three others each: wins of rewards 1, 0, 0.3, 0.8
+        Figure("largest gap of win rates to 1, 0, 1/3, 2/3", "=", 0.0, max_gap(labels, numbers([1, 0, 1 / 3, 2 / 3]))),
+        Figure(
+            "largest gap of win rates to 1/2, judge that prefers the first", "=", 0.0, float((biased - 0.5).abs().max())
+        ),
+        Figure("true reward after training on the labels, bound: before", ">", before, float(after @ REWARDS)),
+        Figure("probability of the best episode", ">", 0.9, float(after[0])),
+    ]

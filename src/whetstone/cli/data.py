@@ -1,11 +1,16 @@
-"""`whetstone data`: check a dataset before training, and export a dataset from a run."""
+"""`whetstone data`: check a dataset before training; export a dataset from a run, or score its episodes again."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import click
@@ -13,12 +18,16 @@ import click
 import whetstone.assembly
 import whetstone.record
 import whetstone.training
+from whetstone import analysis
+from whetstone.chat import ToolSpec
 from whetstone.cli.data_import import import_data
+from whetstone.cli.judge_option import describe_usage
+from whetstone.cli.unused_overrides import warn_unused_overrides
 from whetstone.data.conversations import LEARNED_FROM
-from whetstone.data.offline_episodes import best_and_worst, stored_groups
+from whetstone.data.offline_episodes import best_and_worst, count_same_order, stored_groups
 from whetstone.data.policy_limits import PolicyLimits
 from whetstone.data.row_readers import InvalidRow, read_rows
-from whetstone.data.select_episodes import Choice
+from whetstone.data.select_episodes import Choice, get_reward
 from whetstone.data.sensitive import collect_texts, count_sensitive, mask_sensitive, missing_package
 from whetstone.data.traces.otel_export import export_episode
 from whetstone.data.validate import DataReader, DataReport, check_file, count_lines, write_redacted
@@ -27,15 +36,17 @@ from whetstone.optional_dependencies import install_command
 from whetstone.plugins import find_part
 from whetstone.recipe import DataSettings, Resolved, load_recipe
 from whetstone.recipe.stage_recipes import list_stages
+from whetstone.rewards.judge_usage import find_judges, judge_metrics
+from whetstone.rewards.protocol import close_reward
 from whetstone.strict_json import to_json
 from whetstone.tasks.file import task_suffix
-from whetstone.trajectory import Segment
+from whetstone.trajectory import Group, Segment
 from whetstone.trajectory_json import encode_trajectory
 
 
 @click.group("data")
 def data_command() -> None:
-    """Check a dataset, import one from traces, or export one from a run."""
+    """Check a dataset, import one from traces, export one from a run, or score stored episodes."""
 
 
 data_command.add_command(import_data)
@@ -245,14 +256,29 @@ def export_data_command(
     top_k = None if kind == "pairs" else top_k_per_task
     choice = Choice(min_reward, top_k, max_tokens, well_formed_only, deduplicate)
     groups = stored_groups(run_dir, assembly.chat, choice)
-    tools = [spec.to_openai() for spec in assembly.offered_tools]
+    lines = _encode_groups(groups, kind, assembly.offered_tools, run_dir.stat().st_mtime)
+    if not lines:
+        raise DataError(f"{run_dir}: no task has episodes with different rewards")
+    output.write_bytes(b"\n".join(lines) + b"\n")
+    click.echo(f"{output}: {len(lines)} {'traces' if kind == 'otel' else kind}")
+
+
+def _encode_groups(groups: Sequence[Group], kind: str, offered: tuple[ToolSpec, ...], start: float) -> list[bytes]:
+    """Encode groups as lines of a data file.
+
+    Args:
+        groups: Groups with scores.
+        kind: Format, see `data export --as`.
+        offered: Tools of the environment.
+        start: Start of the first span, in seconds since 1970.
+    """
+    tools = [spec.to_openai() for spec in offered]
     lines: list[bytes] = []
     for group in groups:
         if kind == "trajectories":
             lines += [encode_trajectory(each) for each in group.trajectories]
         elif kind == "otel":
-            start = run_dir.stat().st_mtime
-            spans = (export_episode(each, assembly.offered_tools, start_seconds=start) for each in group.trajectories)
+            spans = (export_episode(each, offered, start_seconds=start) for each in group.trajectories)
             lines += [to_json(each).encode() for each in spans]
         elif kind == "conversations":
             conversations = ([message.to_openai() for message in each.messages] for each in group.trajectories)
@@ -264,7 +290,87 @@ def export_data_command(
             sides = zip(("chosen", "rejected"), pair, strict=True)
             row = {side: [message.to_openai() for message in each.messages] for side, each in sides}
             lines.append(json.dumps({**row, "tools": tools}).encode())
+    return lines
+
+
+@data_command.command("score")
+@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Output file.")
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(["trajectories", "pairs", "conversations"]),
+    default="trajectories",
+    show_default=True,
+    help="Tokens with the new score; best and worst episode of each task by the new score; or messages.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def score_data_command(run_dir: Path, overrides: tuple[str, ...], output: Path, kind: str, as_json: bool) -> None:
+    """Score the episodes that RUN_DIR sampled with another reward (reward=…), and write them to a file.
+
+    Nothing is sampled and no tool is called; the run stays as it is. A judge can label episodes
+    (`reward={name: rubric, …}`) or compare those of a task (`reward={name: pairwise_judge, …} --as pairs`); the file is
+    data of a supervised, preference, offline or reward model stage. Episodes without a score are counted and not
+    written.
+    """
+    if output.exists():
+        raise DataError(f"{output}: exists; choose another name")
+    warn_unused_overrides(overrides, ("rollout", "reinforcement", "policy"), "recorded episodes are only scored")
+    replay = analysis.RunReplay(run_dir, overrides)
+    recorded = [
+        replay.load_group(number) for number in sorted(replay.record.admitted) if replay.record.has_group(number)
+    ]
+    before, after, num_failed = asyncio.run(_rescore(replay, recorded))
+    lines = _encode_groups(after, kind, replay.after.offered_tools, 0.0)
     if not lines:
-        raise DataError(f"{run_dir}: no task has episodes with different rewards")
+        raise DataError(f"{run_dir}: no rows: {num_failed} episodes have no score, and no two of a task differ")
     output.write_bytes(b"\n".join(lines) + b"\n")
-    click.echo(f"{output}: {len(lines)} {'traces' if kind == 'otel' else kind}")
+    same, pairs = count_same_order(before, after)
+    report = {
+        "path": str(output),
+        "rows": len(lines),
+        "episodes": sum(len(group.trajectories) for group in after),
+        "without_score": num_failed,
+        "mean_before": _mean_reward(before),
+        "mean_after": _mean_reward(after),
+        "pairs": pairs,
+        "pairs_in_same_order": same,
+        **judge_metrics(replay.after.reward),
+    }
+    if as_json:
+        click.echo(to_json(report))
+        return
+    click.echo(f"{output}: {len(lines)} {kind} of {report['episodes']} episodes; {num_failed} have no score")
+    click.echo(f"mean reward {report['mean_before']:.4g} → {report['mean_after']:.4g}")
+    click.echo(f"{same} of {pairs} pairs of a task that differ in both rewards have the same order")
+    for judge in find_judges(replay.after.reward):
+        click.echo(describe_usage(judge))
+
+
+async def _rescore(replay: analysis.RunReplay, groups: Sequence[Group]) -> tuple[list[Group], list[Group], int]:
+    """Score groups with the changed reward.
+
+    Returns:
+        (groups with recorded scores, groups with new scores, number of episodes without a new score); both contain the
+        episodes that have both scores.
+    """
+    before, after, num_failed = [], [], 0
+    try:
+        for group in groups:
+            rescored = await replay.rescore_group(group)
+            both = [
+                (a, b) for a, b in zip(group.trajectories, rescored.trajectories, strict=True) if b.score is not None
+            ]
+            num_failed += len(group.trajectories) - len(both)
+            if both:
+                before.append(replace(group, trajectories=tuple(old for old, _ in both)))
+                after.append(replace(group, trajectories=tuple(new for _, new in both)))
+    finally:
+        await close_reward(replay.after.reward)
+    return before, after, num_failed
+
+
+def _mean_reward(groups: Sequence[Group]) -> float:
+    rewards = [get_reward(each) for group in groups for each in group.trajectories]
+    return fmean(rewards) if rewards else math.nan

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import combinations, groupby
 from pathlib import Path
 
 from whetstone.chat import Chat, ToolSpec, user
@@ -286,6 +286,25 @@ def best_and_worst(group: Group) -> tuple[Trajectory, Trajectory] | None:
     best, worst = max(scored, key=get_reward), min(scored, key=get_reward)
     same_worth = get_reward(best) == get_reward(worst)
     return None if same_worth or best.messages == worst.messages else (best, worst)
+
+
+def count_same_order(before: Sequence[Group], after: Sequence[Group]) -> tuple[int, int]:
+    """Count the pairs of episodes of one group that two rewards put into the same order.
+
+    Args:
+        before: Groups with scores of one reward.
+        after: The same groups with scores of another reward.
+
+    Returns:
+        (pairs in the same order, pairs that differ in both rewards).
+    """
+    same = pairs = 0
+    for old, new in zip(before, after, strict=True):
+        values = zip(map(get_reward, old.trajectories), map(get_reward, new.trajectories), strict=True)
+        for (a, x), (b, y) in combinations(values, 2):
+            pairs += a != b and x != y
+            same += (a - b) * (x - y) > 0
+    return same, pairs
 
 
 def is_offline(path: Path) -> bool:
