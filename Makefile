@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL = "$(PYTHON)" requirements/install.py --venv "$(VENV)"
 
-.PHONY: setup system worlds browser demo test test-slow check format docs docs-site bench mutants fuzz wheel lock clean FORCE
+.PHONY: setup system worlds browser demo test test-slow test-all check format docs docs-site bench mutants fuzz wheel lock clean FORCE
 
 setup: $(READY)
 
@@ -55,6 +55,11 @@ EXAMPLES ?= thorough
 test-slow: $(READY) system worlds browser
 	@$(BIN)/python -m compileall -q src || true
 	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile $(EXAMPLES) -n 2 --dist worksteal
+
+# both in one session, as CI runs them
+test-all: $(READY) system worlds browser
+	@$(BIN)/python -m compileall -q src || true
+	$(BIN)/pytest --hypothesis-profile $(EXAMPLES) -n 3 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff check .

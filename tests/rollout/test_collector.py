@@ -386,7 +386,7 @@ def test_group_past_its_deadline_is_returned_with_finished_episodes(assembly):
         tasks,
         size=3,
         environment=Slow,
-        group_deadline=MeasuredDeadline(0.2),
+        group_deadline=MeasuredDeadline(2),
         max_in_flight=6,
     )
     for group in groups:

@@ -212,7 +212,7 @@ def test_a_verdict_that_does_not_come_is_an_infrastructure_failure(hang):
 
 @pytest.mark.parametrize(("is_async", "hang"), [(True, hang_async), (False, hang_plain)])
 def test_an_environment_that_hangs_at_a_step_is_the_outcome_of_the_action(is_async, hang):
-    trajectory = play(world_class("step", hang, is_async=is_async)())
+    trajectory = play(world_class("step", hang, is_async=is_async)(), limits=replace(QUICK, timeout_seconds=1.5))
     assert (trajectory.ended, len(trajectory.turns)) == (EndReason.TIMEOUT, 1)
 
 
