@@ -135,7 +135,7 @@ class RunComponents:
     @cached_property
     def source(self) -> Source:
         """Task source of the recipe (`tasks`)."""
-        source = build_source(self.resolved, "tasks", self.resolved.recipe.tasks.options)
+        source = build_source(self.resolved, "tasks", self.resolved.recipe.tasks.options, log=self.say)
         self._report_skipped("tasks", source)
         return source
 

@@ -14,17 +14,21 @@ from whetstone.recipe import Part, Resolved
 from whetstone.rewards import REWARDS, Composed, Reward, make_reward
 from whetstone.tasks import Source
 from whetstone.tasks.built_in import SOURCES
+from whetstone.tasks.task_dates import DateRange, select_dated_tasks
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
 
 
-def build_source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
+def build_source(
+    resolved: Resolved, key: str, options: Mapping[str, Any], *, log: Callable[[str], None] = lambda line: None
+) -> Source:
     """Build the task source of a recipe (`tasks`).
 
     Args:
         resolved: Recipe.
         key: Recipe key of the options, for errors: `tasks` or `supervised.tasks`.
         options: Options of the task source.
+        log: Receives a line about a selection by date.
 
     Raises:
         RecipeError: If no source has the name, or an option is wrong.
@@ -34,6 +38,13 @@ def build_source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> So
     source: Source = build_component(
         resolved, key, "task source", part, _SOURCES, seed, protocol=Source, named_at=place
     )
+    tasks = resolved.recipe.tasks
+    try:
+        dates = DateRange(tasks.date, tasks.since, tasks.until, tasks.held_out_since, tasks.cutoff)
+        if dates.column is not None:
+            log(select_dated_tasks(source, dates))
+    except OptionError as error:
+        raise resolved.error(f"tasks.{error.key}", error.message) from None
     return source
 
 

@@ -20,6 +20,7 @@ from whetstone.plugins import find_part, validate_options
 from whetstone.recipe import load_recipe, yaml_value
 from whetstone.strict_json import to_json
 from whetstone.tasks.protocol import OPTIONAL
+from whetstone.tasks.task_dates import DateRange, select_dated_tasks
 
 _SHOWN = 20
 
@@ -42,7 +43,11 @@ def show_tasks_command(source: str, options: tuple[str, ...], count: int, held_o
         like = " ".join([named.source, *(f"{key}={value}" for key, value in named.options.items())])
         raise RecipeError(f"{source}: is a recipe; its tasks are shown by `whetstone tasks show {like}`")
     part = find_part("task source", source, list_sources(), optional=OPTIONAL)
-    task_source = part(**validate_options(part, read_options(options)))
+    values = read_options(options)
+    dates = DateRange(*(values.pop(key, None) for key in ("date", "since", "until", "held_out_since", "cutoff")))
+    task_source = part(**validate_options(part, values))
+    if dates.column is not None:
+        click.echo(select_dated_tasks(task_source, dates), err=True)
     selected = list(task_source.held_out(count)) if held_out else [task_source.task(index) for index in range(count)]
     for task in selected:
         if as_json:

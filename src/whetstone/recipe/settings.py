@@ -6,6 +6,7 @@ The file, the command line and Python share these fields; an unknown key is an e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -78,6 +79,10 @@ class ChatSettings(Settings):
     template does not use is an error."""
 
 
+_Date = Annotated[str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else str(value))]
+"""Date in ISO 8601; YAML reads an unquoted one as a date, and a year as an integer."""
+
+
 class TasksSettings(BaseModel):
     """Task source; every other key is an option of the source."""
 
@@ -85,10 +90,21 @@ class TasksSettings(BaseModel):
 
     source: str
     """Name of the source, such as `arithmetic` or `jsonl`; or `package.module:name`."""
+    date: str | None = None
+    """Column with the date of a task (a tag or a private column), such as `created_at`; null: tasks have no dates."""
+    since: _Date | None = None
+    """First date of tasks to use, such as `2024-06-01`; null: all."""
+    until: _Date | None = None
+    """End of the dates of tasks to use, not included, so that `since` and `until` of one date divide the tasks."""
+    held_out_since: _Date | None = None
+    """Temporal split: tasks from this date are held out, and earlier ones are trained on; null: the source's split."""
+    cutoff: _Date | None = None
+    """Knowledge cutoff (release date) of the model. Tasks receive the tag `cutoff`: `after` or `before`, by which
+    evaluations report success; older tasks can be in the model's training data (contamination)."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the source: all keys except `source`."""
+        """Options of the source: all keys that are not fields of this class."""
         return dict(self.model_extra or {})
 
 

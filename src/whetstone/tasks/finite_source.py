@@ -30,6 +30,16 @@ class ListedTasks:
         """Return the number of training tasks, after which they repeat."""
         return len(self._training)
 
+    @property
+    def listed_tasks(self) -> tuple[Sequence[Task], Sequence[Task]]:
+        """Return all training tasks and all held-out tasks, in their original order."""
+        return self._training, self._held_out
+
+    def replace_tasks(self, training: Sequence[Task], held_out: Sequence[Task]) -> None:
+        """Replace both lists, such as by a selection of them."""
+        self._training, self._held_out = training, held_out
+        self._order.cache_clear()
+
     def task(self, index: int) -> Task:
         """Return training task `index`; every epoch has another order."""
         epoch, place = divmod(index, len(self._training))

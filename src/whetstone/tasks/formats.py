@@ -167,10 +167,13 @@ def _livecodebench(row: Row, number: int) -> Task:
     if not tests:
         raise ValueError("`public_test_cases` has no test")
     kinds, tags = {str(test["testtype"]) for test in tests}, _tags(row, kind="platform", difficulty="difficulty")
+    date = {"contest_date": row["contest_date"]} if row.get("contest_date") else {}
     if kinds == {"stdin"}:
         runs = {"runs": [[str(test["input"]), str(test["output"])] for test in tests]}
         ask = "Answer with a whole program in one fenced block. It reads standard input and prints to standard output."
-        return Task(_id(row, "question_id", number), f"{_text(row, 'question_content')}\n\n{ask}", runs, tags)
+        return Task(
+            _id(row, "question_id", number), f"{_text(row, 'question_content')}\n\n{ask}", {**runs, **date}, tags
+        )
     if kinds != {"functional"}:
         raise ValueError(
             f"`testtype` must be functional or stdin, the same for all tests; got {', '.join(sorted(kinds))}"
@@ -184,7 +187,7 @@ def _livecodebench(row: Row, number: int) -> Task:
     starter = row.get("starter_code") or ""
     # the model writes a method of `Solution`; the tests call a function
     prelude = f"def {entry}(*arguments):\n    return Solution().{entry}(*arguments)\n" if "Solution" in starter else ""
-    private = {"entry_point": entry, "cases": cases, "prelude": prelude}
+    private = {"entry_point": entry, "cases": cases, "prelude": prelude, **date}
     ask = "Answer with the whole code in one fenced block, beginning with:"
     prompt = f"{_text(row, 'question_content')}\n\n{ask}\n\n```python\n{starter}\n```"
     return Task(_id(row, "question_id", number), prompt, private, tags)
@@ -208,7 +211,8 @@ def _tests(row: Row, column: str) -> list[dict[str, Any]]:
 
 def _swe(row: Row, number: int) -> Task:
     """Parse a row of SWE-bench: issue, repository, commit and tests."""
-    named = ("repo", "base_commit", "patch", "test_patch", "version", "environment_setup_commit", "hints_text")
+    named = ("repo", "base_commit", "patch", "test_patch", "version", "environment_setup_commit", "hints_text",
+             "created_at")  # fmt: skip
     private = {name: row[name] for name in named if row.get(name) is not None}
     for name in ("FAIL_TO_PASS", "PASS_TO_PASS"):
         tests = _column(row, name)
@@ -297,7 +301,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "livecodebench": Format(
         "question_content, public_test_cases, (metadata), (private_test_cases), (starter_code), (question_id), "
-        "(platform), (difficulty)", "unit_tests", "tools",
+        "(platform), (difficulty), (contest_date)", "unit_tests", "tools",
         "A problem of a contest: a function (`functional` tests; its name in metadata) or a program (`stdin`).",
         _livecodebench,
     ),
@@ -310,8 +314,9 @@ FORMATS: Mapping[str, Format] = {
         "A function to write; the tests are shown.", _mbpp,
     ),
     "swe": Format(
-        "problem_statement, base_commit, FAIL_TO_PASS, PASS_TO_PASS, (repo), (patch), (test_patch), (instance_id), …",
-        "custom", "custom", "An issue of a repository; the environment and the reward need the repository.", _swe,
+        "problem_statement, base_commit, FAIL_TO_PASS, PASS_TO_PASS, (repo), (patch), (test_patch), (instance_id), "
+        "(created_at), …", "custom", "custom",
+        "An issue of a repository; the environment and the reward need the repository.", _swe,
     ),
     "verl": Format(
         "prompt (a list of messages), reward_model.ground_truth, (data_source), (extra_info), …", "exact_match",
