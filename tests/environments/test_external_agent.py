@@ -24,10 +24,11 @@ from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.rollout import GroupPlan
+from whetstone.rollout.protocol import Action
 from whetstone.tools import Toolset
 from whetstone.tools.arithmetic_tools import pocket_calculator
 from whetstone.training import train
-from whetstone.trajectory import EndReason, Task
+from whetstone.trajectory import Author, EndReason, Task, Tokens
 from whetstone.trajectory_json import decode_trajectories, encode_trajectory
 from whetstone.user_code import remove_place
 
@@ -52,12 +53,12 @@ def agent_environment(function=None, reward="exact_number", **more):
     return assemble(load_recipe("demo", OWN, environment=agent, reward=reward), native().policy)
 
 
-def played(assembly, *, expert=True, seed=3):
+def played(assembly, *, expert=True, seed=3, actor=None):
     async def run():
         engine = assembly.build_engine()
         try:
             sampled = assembly.policy_actor(engine, temperature=1.0)
-            collector = assembly.build_collector(assembly.expert_actor() if expert else sampled)
+            collector = assembly.build_collector(actor or (assembly.expert_actor() if expert else sampled))
             return await collector.sample(GroupPlan(assembly.source.task(0), seed=seed))
         finally:
             await engine.close()
@@ -103,6 +104,86 @@ def test_interleaved_agents_extend_their_own_sampled_tokens():
             context = chat.extend(context, turn.action.ids, answers)
         extended = [*context.ids][: len(segments[number])]
         assert list(segments[number].tokens.ids) == extended
+
+
+class Gate:
+    """Actor that answers nothing until this number of requests is in flight, once `after` requests were answered.
+
+    With one request after another, the episode would wait until its deadline. The last of the waiting requests is
+    answered first.
+    """
+
+    def __init__(self, count, after=0):
+        self._count, self._after, self.names, self._events = count, after, [], []
+
+    async def act(self, moment):
+        number, opened = len(self.names), asyncio.Event()
+        self.names.append(moment.episode)
+        if self._after <= number < self._after + self._count:
+            self._events.append(opened)
+            if len(self._events) == self._count:
+                self._opening = asyncio.ensure_future(self._open())
+            await opened.wait()
+        ids = native().chat.write(assistant(f"answer {number}"), moment.tools)
+        return Action(Tokens.from_ids(ids, Author.EXPERT))
+
+    async def _open(self):
+        for event in reversed(self._events):
+            event.set()
+            await asyncio.sleep(0.01)
+
+    def leave(self, episode):
+        self.names.remove(episode)
+
+
+def test_requests_sent_at_once_are_answered_at_once():
+    gate = Gate(3)
+    episode = played(agent_environment("sending_at_once", max_turns=9), actor=gate)
+    assert episode.ended is EndReason.TERMINATED
+    answered = [turn.message.text for turn in episode.turns]
+    assert answered.index("answer 2") < answered.index("answer 1") < answered.index("answer 0")
+    assert sorted(turn.agent for turn in episode.turns) == ["a", "a", "b", "b", "c", "c"]
+    # every token once: a segment per conversation, with the tokens of both answers
+    sizes = [sum(segment.action_mask) for segment in episode.segments()]
+    own = {turn.conversation: 0 for turn in episode.turns}
+    for turn in episode.turns:
+        own[turn.conversation] += len(turn.action)
+    assert sizes == list(own.values())
+    read = [episode.opening, *(turn.observation for turn in episode.turns[:-1])]
+    for messages, turn in zip(read, episode.turns, strict=True):
+        assert reads(turn, messages[-1])
+    assert len(gate.names) == 3  # of six requests in three conversations, each conversation was left once
+
+
+def test_requests_that_extend_the_same_answer_are_branches_with_its_sampled_tokens():
+    episode = played(agent_environment("branching", max_turns=9), actor=Gate(2, after=1))
+    root, *branches = episode.turns[:3]
+    assert episode.ended is EndReason.TERMINATED
+    assert sorted(turn.opens_segment for turn in branches) == [False, True]
+    chat = native().chat
+    for turn in branches:
+        (message,) = (message for message in (user("left"), user("right")) if reads(turn, message))
+        context = chat.extend(chat.open(episode.opening, ()), root.action.ids, [message])
+        assert turn.context.ids == tuple(context.ids if turn.opens_segment else context.new.ids)
+    more, short = episode.turns[3:]
+    (right,) = (turn for turn in branches if reads(turn, user("right")))
+    assert (more.conversation, more.opens_segment) == (right.conversation, False)
+    assert short.opens_segment  # a rewritten history
+    trained = sum(sum(segment.action_mask) for segment in episode.segments())
+    assert trained == sum(len(turn.action) for turn in episode.turns)
+
+
+def reads(turn, message):
+    return message.text in native().chat.tokenizer.decode(turn.context.ids[-60:])
+
+
+def test_sequential_and_concurrent_requests_of_one_conversation_have_the_same_tokens(monkeypatch):
+    concurrent = played(agent_environment("calculating", max_turns=4))
+    monkeypatch.setattr("whetstone.rollout.runner.ConcurrentActions", lambda *_: None)  # it then calls `step`
+    sequential = played(agent_environment("calculating", max_turns=4))
+    assert [turn.action.ids for turn in concurrent.turns] == [turn.action.ids for turn in sequential.turns]
+    assert [turn.context.ids for turn in concurrent.turns] == [turn.context.ids for turn in sequential.turns]
+    assert [turn.observation for turn in concurrent.turns] == [turn.observation for turn in sequential.turns]
 
 
 def test_required_tool_choice_is_refused():

@@ -130,3 +130,35 @@ async def requiring(task, base_url):
             await client.chat.completions.create(
                 model="policy", messages=[{"role": "user", "content": task}], tools=TOOLS, tool_choice=choice
             )
+
+
+async def branching(task, base_url):
+    """Send one request, and then two at once that extend its answer; the first of them is followed by a summary."""
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none") as client:
+
+        async def ask(history):
+            completion = await client.chat.completions.create(model="policy", messages=history)
+            message = completion.choices[0].message
+            return [*history, {"role": "assistant", "content": message.content or ""}]
+
+        root = await ask([{"role": "user", "content": task}])
+        ends = await asyncio.gather(*(ask([*root, {"role": "user", "content": part}]) for part in BRANCHES))
+        await ask([*ends[1], {"role": "user", "content": "more"}])
+        await ask([{"role": "user", "content": "In short: " + task}])
+
+
+BRANCHES = ("left", "right")
+
+
+async def sending_at_once(task, base_url):
+    """Send three requests of separate conversations at once, each followed by a second one."""
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none") as client:
+
+        async def work(name):
+            history = [{"role": "user", "content": f"{task} {name}"}]
+            for _ in range(2):
+                completion = await client.chat.completions.create(model=f"policy:{name}", messages=history)
+                content = completion.choices[0].message.content or ""
+                history += [{"role": "assistant", "content": content}, {"role": "user", "content": "on"}]
+
+        await asyncio.gather(*map(work, ("a", "b", "c")))

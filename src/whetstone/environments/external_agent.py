@@ -8,9 +8,10 @@ The conversation is an ordinary episode: it can be sampled, trained, forked and 
 Whetstone. The recipe sets the sampling parameters (temperature, seed), not the client.
 
 Note:
-    An agent with sub-agents sends requests of several conversations in turn. Each request extends the longest
-    conversation that is its prefix, so every conversation keeps its sampled tokens. A rewritten history starts a
-    new conversation. An agent that hangs, crashes or never calls the model must not block the run.
+    An agent with sub-agents sends requests of several conversations, in turn or at once. Each request extends the
+    longest conversation that is its prefix, so every conversation keeps its sampled tokens; two requests that extend
+    the same answer are branches. A rewritten history starts a new conversation. An agent that hangs, crashes or never
+    calls the model must not block the run.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from whetstone.chat.api.requests import (
 from whetstone.environments.agent_server import MODEL, AgentServer
 from whetstone.environments.dependencies import require_package
 from whetstone.environments.hosting.workers import fixed_hash_variables
-from whetstone.environments.protocol import Observation, StepResult
+from whetstone.environments.protocol import MAX_BRANCH_POINTS, Observation, StepResult
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.plugins import find_part
 from whetstone.sandbox import Limits, sandboxed_process
@@ -117,10 +118,11 @@ class ExternalAgent:
         self._sandbox, self._readable, self._limits = sandbox, tuple(readable), limits or _LIMITS
         self._id = uuid.uuid4().hex
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
-        self._pending: _Request | None = None
+        self._pending: dict[int, _Request] = {}
+        """Requests without an answer, by conversation, in the order in which they were observed."""
         self._conversations: list[_Conversation] = []
-        self._current = 0
-        """Index of the conversation whose request is pending."""
+        self._is_concurrent = True
+        """Whether the rollout answers requests concurrently; False once it calls `step`."""
         self._running: asyncio.Task[None] | None = None
         self._server: AgentServer | None = None
         self.final: dict[str, Any] = {}
@@ -150,58 +152,86 @@ class ExternalAgent:
                 self._running = asyncio.ensure_future(self._run(task, url))
                 self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
                 await asyncio.wait({first}, timeout=_STARTING_SECONDS)
-            self._pending = await first
+            request = await first
         finally:
             first.cancel()
-        if self._pending is None:
+        if request is None:
             self._raise_internal_error()
             raise EpisodeError(f"the agent ended without a request to its model: {self._ending()}")
-        return self._observe(self._pending)
+        return self._observe(request)
 
     async def step(self, action: Message) -> StepResult:
-        """Answer the agent's pending request with the action and return its next request.
+        """Answer the agent's oldest pending request with the action and return its next request.
 
         The episode ends when the agent exits instead.
 
         Raises:
             EpisodeError: If the agent crashed and `crash` is `error`.
         """
-        assert self._pending is not None
+        await self.answer_request(next(iter(self._pending)), action)
+        self._is_concurrent = False
+        observation = await self.next_request()
+        if observation is None:
+            return StepResult(Observation(()), reason=EndReason.TERMINATED, terminated=True)
+        return StepResult(observation)
+
+    async def answer_request(self, conversation: int, action: Message) -> None:
+        """Answer the pending request of a conversation with the action."""
+        request = self._pending.pop(conversation)
         thought, message = split_thinking(action)
-        self._pending.answer.set_result(
-            CompletionResponse(message, thought, finish="tool_calls" if message.tool_calls else "stop")
-        )
-        self._conversations[self._current].known.append(comparison_key(message))
-        self._pending = await self._requests.get()
-        if self._pending is None:
+        answered = self._conversations[conversation]
+        answered.known.append(comparison_key(message))
+        answered.lengths.append(len(answered.known))
+        if not request.answer.done():  # else the client is gone
+            request.answer.set_result(
+                CompletionResponse(message, thought, finish="tool_calls" if message.tool_calls else "stop")
+            )
+
+    async def next_request(self) -> Observation | None:
+        """Return the agent's next request as an observation; None if the agent has exited.
+
+        Raises:
+            EpisodeError: If the agent crashed and `crash` is `error`.
+        """
+        request = await self._requests.get()
+        if request is None:
             self._raise_internal_error()
             if self._crash == "error" and self.final.get("failed"):
                 raise EpisodeError(f"the agent ended with an error: {self._ending()}")
-            return StepResult(Observation(()), reason=EndReason.TERMINATED, terminated=True)
-        return StepResult(self._observe(self._pending))
+            return None
+        return self._observe(request)
 
     def _observe(self, request: _Request) -> Observation:
         """Return the new messages of a request as an observation.
 
-        The request extends the longest conversation that is its prefix, or starts a new conversation.
+        The request extends the longest conversation that it contains up to an answer. If another request has extended
+        that conversation already, a new conversation branches off after the answer. A request that contains no answer
+        starts a new conversation.
         """
         content = request.content
         keys = [comparison_key(message) for message in content.messages]
-        extended = [
-            (len(each.known), number)
-            for number, each in enumerate(self._conversations)
-            if each.tools == content.tools
-            and each.agent == request.agent
-            and keys[: len(each.known)] == each.known
-            and len(keys) > len(each.known)
-            and all(message.role != "assistant" for message in content.messages[len(each.known) :])
-        ]
-        length, number = max(extended, default=(0, len(self._conversations)))
-        if not extended:
+        candidates: list[tuple[int, bool, int, int]] = []
+        for number, each in enumerate(self._conversations):
+            if (each.tools, each.agent) != (content.tools, request.agent):
+                continue
+            last = len(each.lengths) - 1
+            for k in range(last, max(last - MAX_BRANCH_POINTS, -1), -1):
+                length = each.lengths[k]
+                is_free = k == last and number not in self._pending
+                follows = length < len(keys) and keys[:length] == each.known[:length]
+                if follows and all(message.role != "assistant" for message in content.messages[length:]):
+                    candidates.append((length, is_free, number, k))
+        length, is_free, parent, action = max(candidates, default=(0, False, -1, -1))
+        branch = None if parent < 0 or is_free else (parent, action)
+        if branch is not None and not self._is_concurrent:
+            length, branch = 0, None
+        number = parent if is_free else len(self._conversations)
+        if not is_free:
             self._conversations.append(_Conversation(content.tools, request.agent))
-        self._conversations[number].known = keys
-        self._current = number
-        return Observation(content.messages[length:], content.tools, conversation=number, agent=request.agent)
+        conversation = self._conversations[number]
+        conversation.known, self._pending[number] = keys, request
+        new_messages = content.messages[length:]
+        return Observation(new_messages, content.tools, conversation=number, agent=request.agent, branch=branch)
 
     def verdict(self) -> Mapping[str, Any]:
         """Return the agent's result: `answer`, `exit` status, and the posted reward.
@@ -221,11 +251,15 @@ class ExternalAgent:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._running
-        while self._pending is not None or not self._requests.empty():
-            if self._pending is not None and not self._pending.answer.done():
-                self._pending.answer.set_exception(RefusedError("the episode is over", status=409, code="episode_over"))
-                self._pending.answer.exception()
-            self._pending = None if self._requests.empty() else self._requests.get_nowait()
+        waiting = [*self._pending.values()]
+        while not self._requests.empty():
+            request = self._requests.get_nowait()
+            waiting += [] if request is None else [request]
+        for request in waiting:
+            if not request.answer.done():
+                request.answer.set_exception(RefusedError("the episode is over", status=409, code="episode_over"))
+                request.answer.exception()
+        self._pending.clear()
 
     async def request_action(self, content: CompletionRequest, agent: str = "") -> CompletionResponse:
         """Return the policy's response to a request of the agent; called by `AgentServer`.
@@ -348,6 +382,8 @@ class _Conversation:
     """Name of the agent that sends the requests."""
     known: list[list[object]] = field(default_factory=list)
     """Comparison keys of the messages so far."""
+    lengths: list[int] = field(default_factory=list)
+    """Number of messages up to each answer, inclusive."""
 
 
 def _parse_result(returned: Any) -> dict[str, Any]:

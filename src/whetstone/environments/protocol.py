@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 NEW_CONVERSATION = -1
 """Value of `Observation.conversation` that starts a conversation without earlier messages."""
+MAX_BRANCH_POINTS = 4
+"""Number of the last actions of a conversation after which a new conversation can start (`Observation.branch`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ class Observation:
     agent: str = ""
     """Name of the agent that reads the observation; empty if the episode has only one agent or does not name its
     agents."""
+    branch: tuple[int, int] | None = None
+    """(conversation, number of its action from 0) whose tokens the new `conversation` starts with: one of the last
+    `MAX_BRANCH_POINTS` actions. Only environments with `AnswersConcurrently` can start branches."""
 
     def __post_init__(self) -> None:
         if self.author not in (Author.ENVIRONMENT, Author.OTHER_AGENT):  # the policy's own text is the sampled tokens
@@ -129,6 +134,23 @@ class Environment(Protocol):
 
 
 # ------------------------------------------------------------ optional protocols of environments
+
+
+@runtime_checkable
+class AnswersConcurrently(Protocol):
+    """Optional protocol of an environment whose agent sends requests of several conversations at once.
+
+    The rollout then calls `answer_request` and `next_request` instead of `step`, so that the actions of all waiting
+    conversations are sampled at the same time. A wrapper that defines `step` is stepped instead.
+    """
+
+    async def answer_request(self, conversation: int, action: Message) -> None:
+        """Answer the pending request of a conversation, without waiting for the next request."""
+        ...
+
+    async def next_request(self) -> Observation | None:
+        """Return the next request as an observation, in the order of arrival; None if the agent has ended."""
+        ...
 
 
 @runtime_checkable
@@ -272,6 +294,7 @@ class HasRequirements(Protocol):
 OPTIONAL = (
     Snapshots, OptionalSnapshots, GivesVerdict, Replayable, Stateless, HasAdmissibleActions, ShowsTools, HoldsTools,
     Seats, TakesSeat, HasText, HasOptionalVerdict, SelfChecking, HasRequirements, DeclaresEffects, DeclaresProvenance,
+    AnswersConcurrently,
 )  # fmt: skip
 """Optional protocols of an environment."""
 

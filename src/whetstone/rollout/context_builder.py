@@ -9,12 +9,12 @@ Note:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from whetstone.chat import Chat, Context, Message, ToolSpec
+from whetstone.environments.protocol import MAX_BRANCH_POINTS
 from whetstone.errors import PromptTooLong
 from whetstone.rollout.protocol import ContextTransform, EpisodeState
 from whetstone.trajectory import Author, OffPolicy, Tokens, Turn
@@ -45,9 +45,7 @@ class _Place:
     num_messages: int
     """Number of messages of the conversation so far."""
     number: int = 0
-    """Number of the current conversation."""
-    left: Mapping[int, _Left] = field(default_factory=dict)
-    """Suspended conversations by their numbers."""
+    """Number of the conversation."""
 
 
 class ContextBuilder:
@@ -78,6 +76,12 @@ class ContextBuilder:
         """Whether a context transform did not fit and was left out."""
         self.off_policy = OffPolicy.RECOMPUTE
         self._places: list[_Place] = []
+        self._suspended: dict[int, _Left] = {}
+        """Conversations that wait for their next messages, by number."""
+        self._sampling: dict[int, tuple[_Place, tuple[Message, ...]]] = {}
+        """Conversations whose next action is being sampled, with their messages, by number."""
+        self._branch_points: dict[int, dict[int, _Left]] = {}
+        """By conversation and number of an action in it, the places after its last actions."""
 
     @property
     def has_context(self) -> bool:
@@ -122,12 +126,7 @@ class ContextBuilder:
         return self._opened(messages, tools, state)
 
     def _opened(
-        self,
-        messages: tuple[Message, ...],
-        tools: Sequence[ToolSpec],
-        state: EpisodeState,
-        number: int = 0,
-        left: Mapping[int, _Left] = MappingProxyType({}),
+        self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], state: EpisodeState, number: int = 0
     ) -> tuple[Message, ...]:
         plain = self.chat.open(messages, tools)
         transformed, seen = messages, plain
@@ -143,7 +142,7 @@ class ContextBuilder:
                 f"{self.context_length}; shorten the prompt or use a model with a longer context"
             )
         self.conversation[:] = transformed
-        self._stand(seen, plain if self._differs(transformed != messages) else None, number, left)
+        self._stand(seen, plain if self._differs(transformed != messages) else None, number)
         return transformed
 
     def add_turn(self, turn: Turn, state: EpisodeState) -> tuple[Message, ...]:
@@ -173,7 +172,7 @@ class ContextBuilder:
             plain = place.seen
         self.conversation += transformed
         extended = None if plain is None else self.chat.extend(plain, ids, messages)
-        self._stand(seen, extended, place.number, place.left)
+        self._stand(seen, extended, place.number)
         return transformed
 
     def restore_turn(self, turn: Turn) -> None:
@@ -185,7 +184,7 @@ class ContextBuilder:
     def replace_context(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], state: EpisodeState) -> None:
         """Replace the context by these messages, transformed as initial messages; used after a context rewrite."""
         place = self._places.pop()  # replaces the context of the next action
-        self._opened(messages, tools, state, place.number, place.left)
+        self._opened(messages, tools, state, place.number)
 
     def switch_context(
         self, turn: Turn, number: int, messages: tuple[Message, ...], tools: Sequence[ToolSpec], state: EpisodeState
@@ -202,16 +201,71 @@ class ContextBuilder:
         Returns:
             The new messages after the context transforms.
         """
-        current = self._places[-1]
-        left = dict(current.left)
+        self.suspend_conversation(turn)
+        return self.continue_conversation(number, messages, tools, state)
+
+    def suspend_conversation(self, turn: Turn, *, branches: bool = False) -> None:
+        """Suspend the current conversation after its action, until its next messages arrive.
+
+        Args:
+            turn: Turn with the action.
+            branches: Whether a new conversation can start after this action (`continue_conversation`). The last
+                `MAX_BRANCH_POINTS` actions of a conversation are stored for this.
+        """
+        place = self._places[-1]
+        left = self._suspended[place.number] = _Left(place, turn, (*self.conversation, turn.message))
+        if branches:
+            points = self._branch_points.setdefault(place.number, {})
+            last = 1 + max(points, default=-1)
+            points[last] = left
+            points.pop(last - MAX_BRANCH_POINTS, None)
+
+    def continue_conversation(
+        self,
+        number: int,
+        messages: tuple[Message, ...],
+        tools: Sequence[ToolSpec],
+        state: EpisodeState,
+        branch: tuple[int, int] | None = None,
+    ) -> tuple[Message, ...]:
+        """Make a suspended or a new conversation the current one, with these new messages.
+
+        Args:
+            number: Number of the conversation; below 0: a new one.
+            messages: New messages of the conversation.
+            tools: Tools of a new conversation.
+            state: State of the episode that context transforms receive.
+            branch: (conversation, number of its action) after which a new conversation starts; see
+                `Observation.branch`. Its context starts with the sampled tokens of that conversation.
+
+        Returns:
+            The new messages after the context transforms.
+        """
         if number < 0:
-            number = 1 + max([current.number, *left])
-        left[current.number] = _Left(current, turn, (*self.conversation, turn.message))
-        if number not in left:
-            return self._opened(messages, tools, state, number, left)
-        back = left.pop(number)
+            number = 1 + max([self._places[-1].number, *self._suspended, *self._sampling])
+        if branch is not None:
+            point = self._branch_points[branch[0]][branch[1]]
+            self.conversation[:] = point.messages
+            transformed = self._answered(point.turn, messages, replace(point.place, number=number), state)
+            place = self._places[-1]
+            self._places[-1] = replace(place, seen=replace(place.seen, new=place.seen.tokens, opens_segment=True))
+            return transformed
+        if number not in self._suspended:
+            return self._opened(messages, tools, state, number)
+        back = self._suspended.pop(number)
         self.conversation[:] = back.messages
-        return self._answered(back.turn, messages, replace(back.place, left=left), state)
+        return self._answered(back.turn, messages, back.place, state)
+
+    def begin_sampling(self) -> None:
+        """Store the current conversation while its action is sampled, so that others can be continued meanwhile."""
+        place = self._places[-1]
+        self._sampling[place.number] = (place, tuple(self.conversation))
+
+    def select_conversation(self, number: int) -> None:
+        """Make a conversation whose action was sampled the current one; see `begin_sampling`."""
+        place, messages = self._sampling.pop(number)
+        self._places[-1:] = [place]
+        self.conversation[:] = messages
 
     def replace_turn(self, turn: Turn, ids: Sequence[int], message: Message) -> None:
         """Append a turn whose history contains another message than its sampled action, and start a new segment.
@@ -258,10 +312,10 @@ class ContextBuilder:
 
     def _add(self, message: Message, messages: Sequence[Message], seen: Context, plain: Context | None) -> None:
         self.conversation += [message, *messages]
-        self._stand(seen, plain, self._places[-1].number, self._places[-1].left)
+        self._stand(seen, plain, self._places[-1].number)
 
-    def _stand(self, seen: Context, plain: Context | None, number: int, left: Mapping[int, _Left]) -> None:
+    def _stand(self, seen: Context, plain: Context | None, number: int) -> None:
         """Store the contexts of the next action; earlier contexts are stored only with `history`."""
         if not self.history:
             self._places.clear()
-        self._places.append(_Place(seen, plain, len(self.conversation), number, left))
+        self._places.append(_Place(seen, plain, len(self.conversation), number))

@@ -17,13 +17,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 from whetstone.cancellation import is_cancellation_requested
 from whetstone.capabilities import implements_protocol
 from whetstone.chat import Chat, Context, Message, ToolSpec, user
-from whetstone.environments.protocol import Environment, Observation, SeatRequest, Snapshots, StepResult, TakesSeat
+from whetstone.environments.protocol import (
+    AnswersConcurrently,
+    Environment,
+    Observation,
+    SeatRequest,
+    Snapshots,
+    StepResult,
+    TakesSeat,
+)
 from whetstone.errors import EpisodeError, InfrastructureError, PromptTooLong
+from whetstone.rollout.concurrent_actions import ActionRequest, ConcurrentActions
 from whetstone.rollout.context_builder import ContextBuilder
 from whetstone.rollout.episode_inputs import EpisodeHooks, EpisodeLimits, Fork
 from whetstone.rollout.protocol import (
@@ -142,25 +151,29 @@ async def run_episode(
         asyncio.CancelledError: If the caller cancels the episode; its environment is closed, too.
     """
     hooks = hooks if hooks is not None else EpisodeHooks(EpisodeKey(task, seed))
-    episode = _Episode(task, environment, actor, chat, limits, id, seed, record, fork, greedy, hooks, seat)
+    episode = EpisodeRun(task, environment, actor, chat, limits, id, seed, record, fork, greedy, hooks, seat)
     with collect_waits():
         try:
             # one task: an environment may enter a context in `reset` that it must leave in the same task
             seconds = limits.timeout_seconds + limits.close_seconds + _SPARE_SECONDS
-            return await finish_within(seconds, episode.run(), owner="the episode", patience=limits.close_seconds + 1)
+            return await finish_within(
+                seconds, episode.run_to_end(), owner="the episode", patience=limits.close_seconds + 1
+            )
         except DeadlinePassed as late:  # the episode ignores its cancellation
             episode.is_over = True
-            return episode.trajectory(
+            return episode.build_trajectory(
                 *await attribute_deadline(late, episode.stage, episode.actor, turns=len(episode.turns))
             )
         except asyncio.CancelledError:
             if is_cancellation_requested():
                 raise
-            return episode.trajectory(EndReason.ERROR, "CancelledError: the environment cancelled its own episode")
+            return episode.build_trajectory(
+                EndReason.ERROR, "CancelledError: the environment cancelled its own episode"
+            )
 
 
-class _Episode:
-    """State of a running episode; its turns stay readable when `play` is cancelled."""
+class EpisodeRun:
+    """State of a running episode; its turns stay readable when `play_turns` is cancelled."""
 
     def __init__(
         self,
@@ -211,14 +224,19 @@ class _Episode:
         self.started = time.perf_counter()
         self.is_over = False
         """Whether the trajectory is complete; a coroutine that ignored its cancellation then does nothing more."""
+        self.engine_names = {id}
+        """Names under which the engine stores KV caches: one per conversation if actions are sampled concurrently."""
+        # a rewrite of the context, or a wrapper of the environment that overrides `step`, sees one action at a time
+        is_concurrent = implements_protocol(type(environment), AnswersConcurrently) and not hooks.rewrites
+        self.concurrent = ConcurrentActions(self, cast(AnswersConcurrently, environment)) if is_concurrent else None
 
-    async def run(self) -> Trajectory:
+    async def run_to_end(self) -> Trajectory:
         """Play the episode within its deadline, close its environment, and return the trajectory."""
         error: str | None = None
         unclosed = ""
         try:
             async with limit_duration(self.limits.timeout_seconds, owner="the episode"):
-                ended = await self.play()
+                ended = await self.play_turns()
         except DeadlinePassed as late:
             ended, error = await attribute_deadline(late, self.stage, self.actor, turns=len(self.turns))
         except TurnTooLong as turn:
@@ -241,13 +259,16 @@ class _Episode:
             ended, error = EndReason.ERROR, describe_exception(failure)
         finally:
             self.is_over = True
-            self.actor.leave(self.id)
+            if self.concurrent is not None:
+                self.concurrent.cancel_sampling()
+            for name in sorted(self.engine_names):
+                self.actor.leave(name)
             self.hooks.siblings.running.pop(self.id, None)
             closing = call_user_function(self.environment.close)
             unclosed = await close_within(self.limits.close_seconds, closing, owner="its environment (close)")
-        return self.trajectory(ended, error, unclosed)
+        return self.build_trajectory(ended, error, unclosed)
 
-    def trajectory(self, ended: EndReason, error: str | None, unclosed: str = "") -> Trajectory:
+    def build_trajectory(self, ended: EndReason, error: str | None, unclosed: str = "") -> Trajectory:
         """Build the trajectory from the turns so far.
 
         Args:
@@ -272,17 +293,17 @@ class _Episode:
             provenance=self.provenance,
         )
 
-    async def play(self) -> EndReason:
+    async def play_turns(self) -> EndReason:
         """Play turns until the episode ends, then query the environment's verdict."""
         ended = await self._turns()
         if implements_protocol(self.environment, GivesVerdict):
-            verdict = await self._at(EpisodeStage.VERDICT, "its environment (verdict)", self.environment.verdict)
+            verdict = await self.at_stage(EpisodeStage.VERDICT, "its environment (verdict)", self.environment.verdict)
             if not isinstance(verdict, Mapping):
                 raise TypeError(f"verdict() returned {verdict!r}, not a mapping such as {{'success': True}}")
             self.final = to_plain_values(verdict)  # it is kept with the trajectory
         return ended
 
-    async def _at(
+    async def at_stage(
         self, stage: EpisodeStage, owner: str, call: Callable[..., Any], *arguments: Any, **options: Any
     ) -> Any:
         """Call a function of the environment or the actor; `owner` names the component in messages about waits."""
@@ -301,6 +322,7 @@ class _Episode:
             self.hooks.siblings.running[self.id] = len(self.turns)
             if (
                 self.turns
+                and self.concurrent is None
                 and len(self.context_builder.next_context.ids) + len(self._action_prefix())
                 >= self.limits.context_length
             ):
@@ -311,7 +333,7 @@ class _Episode:
             if self.asked is None:
                 await self._rewritten(self.hooks.rewrites)
                 for name, stop in self.hooks.stops:
-                    if stop(self._episode_state(), self.hooks.siblings):
+                    if stop(self.episode_state(), self.hooks.siblings):
                         self.marks.append(name)
                         return EndReason.EARLY_STOPPED
             else:
@@ -340,6 +362,8 @@ class _Episode:
             raise TurnTooLong(passed, number) from None
 
     async def _act_and_step(self) -> tuple[Turn, EndReason | None]:
+        if self.concurrent is not None:
+            return await self.concurrent.next_turn()
         turn, is_complete = await self._act()
         if not is_complete:
             return turn, EndReason.MAX_TOKENS
@@ -349,12 +373,12 @@ class _Episode:
         if self.seat is not None and implements_protocol(self.environment, TakesSeat):
             self.environment.take_seat(self.seat)
         reset = self.environment.reset
-        first: Observation = await self._at(
+        first: Observation = await self.at_stage(
             EpisodeStage.OPEN, "its environment (reset)", reset, self.task, seed=self.environment_seed
         )
         self.author, self.agent = first.author, first.agent
         self.begins, self.tools, self.declared = first.messages, first.tools, first.declared
-        self.opening = self.context_builder.open_context(first.messages, first.tools, self._episode_state())
+        self.opening = self.context_builder.open_context(first.messages, first.tools, self.episode_state())
 
     async def _step(self, turn: Turn) -> EndReason | None:
         """Step the environment with an action, and build the next context.
@@ -365,7 +389,7 @@ class _Episode:
         began = time.perf_counter()
         self.hooks.costs += Costs(environment_steps=1)
         owner = ", ".join(sorted({call.name for call in turn.message.tool_calls})) or "its environment"
-        result: StepResult = await self._at(EpisodeStage.STEP, owner, self.environment.step, turn.message)
+        result: StepResult = await self.at_stage(EpisodeStage.STEP, owner, self.environment.step, turn.message)
         turn = self.turns[-1] = replace(
             turn,
             observation=result.observation.messages,
@@ -387,13 +411,24 @@ class _Episode:
             self.marks.append("patched")
             return result.ended
         transformed = (
-            self._switch(turn, seen) if has_switched else self.context_builder.add_turn(turn, self._episode_state())
+            self._switch(turn, seen) if has_switched else self.context_builder.add_turn(turn, self.episode_state())
         )
         if transformed != turn.observation:
             self.turns[-1] = replace(turn, observation=transformed)
         if not has_switched and not self.context_builder.next_context.opens_segment:
             self.closing = Tokens.from_ids(self.context_builder.next_context.new, self.author)
         return result.ended
+
+    async def step_environment(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of the environment as a part of a step."""
+        return await self.at_stage(EpisodeStage.STEP, "its environment", call, *arguments)
+
+    def show_observation(self, messages: tuple[Message, ...]) -> None:
+        """Store messages as the observation of the last turn, or as the initial messages before the first turn."""
+        if self.turns:
+            self.turns[-1] = replace(self.turns[-1], observation=messages)
+        else:
+            self.opening = messages
 
     def _switch(self, turn: Turn, seen: Observation) -> tuple[Message, ...]:
         """Continue in another conversation, and return its new messages as the policy reads them."""
@@ -403,7 +438,7 @@ class _Episode:
                 "remove `rollout.context_rewrites`, or keep the agent's messages in one conversation"
             )
         transformed = self.context_builder.switch_context(
-            turn, seen.conversation, seen.messages, self.tools, self._episode_state()
+            turn, seen.conversation, seen.messages, self.tools, self.episode_state()
         )
         if self.context_builder.next_context.opens_segment and "rewritten" not in self.marks:
             self.marks.append("rewritten")
@@ -421,7 +456,7 @@ class _Episode:
         """Apply the first change that a context rewrite returns."""
         for rewrite in rewrites:
             with waiting_for("a context rewrite"):
-                change = await rewrite(self._episode_state())
+                change = await rewrite(self.episode_state())
             if change is not None:
                 self._change(change, rewrite)
                 return
@@ -429,7 +464,7 @@ class _Episode:
     def _change(self, change: HistoryChange, rewrite: Rewrite) -> None:
         self.closing = None
         if isinstance(change, RestartContext):
-            self.context_builder.replace_context(change.messages, self.tools, self._episode_state())
+            self.context_builder.replace_context(change.messages, self.tools, self.episode_state())
         elif isinstance(change, PatchTurn):
             self.context_builder.rewind_to(change.turn)
             ids = self.chat.write(change.message, self.tools)
@@ -459,10 +494,11 @@ class _Episode:
             self.context_builder.rewind_to(len(self.turns) - 1)
             self.context_builder.restore_turn(last)
         else:
-            self.context_builder.replace_context((*self.begins, question), self.tools, self._episode_state())
+            self.context_builder.replace_context((*self.begins, question), self.tools, self.episode_state())
         self.asked = rewrite
 
-    def _episode_state(self) -> EpisodeState:
+    def episode_state(self) -> EpisodeState:
+        """Return the state of the episode that hooks receive."""
         return EpisodeState(
             self.hooks.episode_key,
             self.begins,
@@ -505,20 +541,20 @@ class _Episode:
         num_restored = 0
         if self.fork is not None and self.fork.snapshot is not None:
             restore: Any = self.environment.restore  # type: ignore[attr-defined]
-            await self._at(EpisodeStage.OPEN, "its environment (restore)", restore, self.fork.snapshot)
+            await self.at_stage(EpisodeStage.OPEN, "its environment (restore)", restore, self.fork.snapshot)
             num_restored = len(self.fork.turns)
         for number in range(num_restored, len(played)):
             if self.fork is not None and number < len(self.fork.turns):  # a recorded turn counts once
                 self.hooks.costs += Costs(environment_steps=1)
             step, message = self.environment.step, played[number].message
-            answer: StepResult = await self._at(EpisodeStage.OPEN, "its environment (replay)", step, message)
+            answer: StepResult = await self.at_stage(EpisodeStage.OPEN, "its environment (replay)", step, message)
             self.tools = answer.observation.tools or self.tools
             self.author, self.agent = answer.observation.author, answer.observation.agent
             messages = answer.observation.messages
             if answer.observation.conversation != self.context_builder.conversation_number:
                 return False  # the episode holds several conversations
             state = replace(
-                self._episode_state(), turns=(*played[:number], replace(played[number], observation=messages))
+                self.episode_state(), turns=(*played[:number], replace(played[number], observation=messages))
             )
             for view in self.hooks.context_transforms:
                 messages = view.observation(messages, state)
@@ -532,33 +568,59 @@ class _Episode:
         Returns:
             The turn, and whether no limit truncated the action.
         """
-        number, context = len(self.turns), self.context_builder.next_context
-        prefix = self._action_prefix()
+        request = self.prepare_action(len(self.turns))
+        return self.append_turn(request, await self.sample_action(request))
+
+    def prepare_action(self, number: int) -> ActionRequest:
+        """Return all that the sampling of the next action needs: its context, tools and seed.
+
+        Args:
+            number: Number of earlier actions of the episode.
+        """
+        builder, prefix = self.context_builder, self._action_prefix() if number == len(self.turns) else NOTHING
+        context, conversation = builder.next_context, builder.conversation_number
+        name = f"{self.id}/{conversation}" if conversation and self.concurrent is not None else self.id
+        self.engine_names.add(name)
         moment = ActorInput(
             self.task,
             context,
-            self.context_builder.conversation,
+            builder.conversation if self.concurrent is None else tuple(builder.conversation),
             self.tools,
-            self.id,
+            name,
             number,
             derive_seed(self.seed, "turn", number),
             self.greedy,
             prefix,
-            find_sampled_spans(self.turns, context, prefix, self.context_builder.conversation_number),
+            find_sampled_spans(self.turns, context, prefix, conversation),
         )
+        return ActionRequest(moment, conversation, builder.training_context, self.author, self.agent)
+
+    async def sample_action(self, request: ActionRequest) -> tuple[Action, float]:
+        """Sample the action of a request; return it with its seconds."""
         began = time.perf_counter()
         owner = self.actor.owner if implements_protocol(self.actor, HasOwner) else "the actor"
-        action: Action = await self._at(EpisodeStage.ACT, f"{owner} (turn {number + 1})", self.actor.act, moment)
-        tokens = Tokens.concatenate([prefix, action.tokens]) if len(prefix) else action.tokens
+        action: Action = await self.at_stage(
+            EpisodeStage.ACT, f"{owner} (turn {request.moment.turn + 1})", self.actor.act, request.moment
+        )
+        return action, time.perf_counter() - began
+
+    def append_turn(self, request: ActionRequest, sampled: tuple[Action, float]) -> tuple[Turn, bool]:
+        """Append the turn of a sampled action.
+
+        Returns:
+            The turn, and whether no limit truncated the action.
+        """
+        (action, seconds), moment = sampled, request.moment
+        tokens = Tokens.concatenate([moment.prefix, action.tokens]) if len(moment.prefix) else action.tokens
         turn = Turn(
-            context=Tokens.from_ids(context.new, self.author),
+            context=Tokens.from_ids(moment.context.new, request.author),
             action=tokens,
-            message=action.message or self.chat.read(tokens.ids, self.tools, turn=number),
-            opens_segment=context.opens_segment,
-            training_context=self.context_builder.training_context,
-            conversation=self.context_builder.conversation_number,
-            agent=self.agent,
-            generation_seconds=time.perf_counter() - began,
+            message=action.message or self.chat.read(tokens.ids, moment.tools, turn=moment.turn),
+            opens_segment=moment.context.opens_segment,
+            training_context=request.training_context,
+            conversation=request.conversation,
+            agent=request.agent,
+            generation_seconds=seconds,
             queue_seconds=action.queue_seconds,
         )
         self.hooks.costs += Costs(sampled_tokens=count_sampled(action.tokens))
@@ -574,7 +636,7 @@ class _Episode:
     async def _snap(self) -> None:
         """Store a snapshot of the environment after the last turn, if a fork may start there."""
         if self.hooks.snapshots is not None and implements_protocol(self.environment, Snapshots):
-            snapshot = await self._at(EpisodeStage.STEP, "its environment (snapshot)", self.environment.snapshot)
+            snapshot = await self.at_stage(EpisodeStage.STEP, "its environment (snapshot)", self.environment.snapshot)
             self.hooks.snapshots[len(self.turns)] = snapshot
 
 

@@ -91,6 +91,14 @@ class VerifiersHarness:
         """Answer the request of the harness with an action and return its next request."""
         return await self._agent.step(action)
 
+    async def answer_request(self, conversation: int, action: Message) -> None:
+        """Answer the pending request of a conversation."""
+        await self._agent.answer_request(conversation, action)
+
+    async def next_request(self) -> Observation | None:
+        """Return the next request of the harness; None if it has ended."""
+        return await self._agent.next_request()
+
     def verdict(self) -> Mapping[str, Any]:
         """Return the reward, and each reward and metric by its name.
 
