@@ -18,7 +18,7 @@ DISTRIBUTION = "whetstone-rl"
 
 @functools.cache
 def get_package_version() -> str:
-    """Return the package version, such as `0.1.0`; `unknown` if the package is not installed."""
+    """Return the package version, such as `0.3.0`; `unknown` if the package is not installed."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

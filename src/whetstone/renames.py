@@ -2,9 +2,10 @@
 
 The names are in `renames.toml`.
 
-A recipe with an old name is refused with the new one. The stored recipe of a run is converted when it is read, so that
-a run of an earlier release can be evaluated, resumed and viewed; see `recipe.upgrade`. Rows of metrics are converted by
-`upgrade_metrics`.
+A recipe with an old name is refused with the new one. A deprecated name is accepted for two minor releases: a recipe
+key is replaced with a notice, and a metric is written under both names. The stored recipe of a run is converted when it
+is read, so that a run of an earlier release can be evaluated, resumed and viewed; see `recipe.upgrade`. Rows of metrics
+are converted by `upgrade_metrics`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
+
+from packaging.version import Version
+
+from whetstone.optional_dependencies import get_package_version
 
 STAGES = (
     "pretraining", "sampling", "supervised", "preference", "offline", "reward_model",
@@ -44,6 +49,12 @@ METRICS: _Table = _TABLES["metrics"]
 """Old metric → new metric."""
 METRIC_PREFIXES: _Table = _TABLES["metric_prefixes"]
 """Old prefix → new prefix of metrics whose last part is not fixed."""
+DEPRECATED_KEYS: _Table = _TABLES["deprecated"]["recipe_keys"]
+"""Old key of `RECIPE_KEYS` → release that renamed it."""
+DEPRECATED_METRICS: _Table = _TABLES["deprecated"]["metrics"]
+"""Old metric of `METRICS` → release that renamed it."""
+DEPRECATION_RELEASES = 2
+"""Number of minor releases for which a deprecated name works."""
 RECIPES: _Table = _TABLES["recipes"]
 """Old name of a recipe that comes with Whetstone → new name."""
 _PREFIXES_OF_METRICS = ("stored/", "second_pass/")
@@ -65,6 +76,28 @@ def renamed_key(dotted: str) -> str | None:
         if values is not None:
             return ".".join(values.get(part, part) for part in new.split("."))
     return None
+
+
+def removal_release(release: str) -> str:
+    """Return the first release that refuses a name which was renamed in `release`.
+
+    >>> removal_release("0.3.0")
+    '0.5.0'
+    """
+    version = Version(release)
+    return f"{version.major}.{version.minor + DEPRECATION_RELEASES}.0"
+
+
+def is_deprecation_active(release: str) -> bool:
+    """Return whether this release accepts a deprecated name that was renamed in `release`."""
+    version = get_package_version()
+    return version == "unknown" or Version(version) < Version(removal_release(release))
+
+
+def add_deprecated_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics with the values of deprecated names added under the old names."""
+    aliases = {old: METRICS[old] for old, release in DEPRECATED_METRICS.items() if is_deprecation_active(release)}
+    return {**metrics, **{old: metrics[new] for old, new in aliases.items() if new in metrics}}
 
 
 def match_key(pattern: list[str], path: list[str]) -> dict[str, str] | None:

@@ -18,8 +18,9 @@ from typing import Any
 from ruamel.yaml.comments import CommentedMap
 
 from whetstone.errors import RecipeError, did_you_mean
-from whetstone.plugins import add_search_path
+from whetstone.plugins import OptionError, add_search_path
 from whetstone.recipe.resolve_paths import is_file, resolve_paths
+from whetstone.recipe.upgrade import DEPRECATED_MARK, replace_deprecated_keys
 from whetstone.recipe.variables import mask_literals
 from whetstone.recipe.yaml_text import yaml_document
 from whetstone.renames import RECIPES
@@ -130,7 +131,10 @@ def read(name: str | Path, seen: tuple[str, ...] = (), *, convert: Callable[[Key
         raise RecipeError(f"{seen[-1]}  extends: {error}" if seen else str(error)) from None
     if document.label in seen:
         raise RecipeError(f"{document.label}: extends itself: {' → '.join((*seen, document.label))}")
-    keys, folder = convert(document.keys) if convert is not None else document.keys, document.folder
+    keys, folder, places = document.keys, document.folder, document.places
+    if convert is not None:  # no notices: the user did not write the stored recipe
+        keys = convert(keys)
+        places = {key: place for key, place in places.items() if not key.startswith(DEPRECATED_MARK)}
     parent = keys.pop("extends", None)
     keys = resolve_paths(keys, folder)
     if "with" in keys:
@@ -140,7 +144,7 @@ def read(name: str | Path, seen: tuple[str, ...] = (), *, convert: Callable[[Key
     else:
         sibling = (folder or Path()) / str(parent)
         base = read(sibling if is_file(sibling) else str(parent), (*seen, document.label))
-    return base.with_layer(Path(name).stem, keys, document.places)
+    return base.with_layer(Path(name).stem, keys, places)
 
 
 def read_document(name: str | Path, *, of_method: bool = False) -> Document:
@@ -158,10 +162,14 @@ def read_document(name: str | Path, *, of_method: bool = False) -> Document:
     if not isinstance(document, CommentedMap):
         raise RecipeError(f"{label}:1  a {'method' if of_method else 'recipe'} is a mapping of keys to values")
     places = {dotted: f"{label}:{line}" for dotted, line in _lines(document, "", 0)}
+    try:
+        keys, places = replace_deprecated_keys(_plain(document), places)
+    except OptionError as error:
+        raise RecipeError(f"{places[error.key]}  {error}") from None
     folder = Path(name).resolve().parent if is_file(Path(name)) else None
     if folder is not None:
         add_search_path(folder)
-    return Document(label, _plain(document), places, folder)
+    return Document(label, keys, places, folder)
 
 
 def _resolve_methods(methods: Any, folder: Path | None) -> Any:

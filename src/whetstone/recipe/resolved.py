@@ -43,7 +43,7 @@ from whetstone.recipe.methods import LayeredRecipe, apply_methods, read_method
 from whetstone.recipe.resolve_paths import relocate_paths, resolve_paths
 from whetstone.recipe.settings import Recipe
 from whetstone.recipe.settings_base import find_section
-from whetstone.recipe.upgrade import upgrade_recipe
+from whetstone.recipe.upgrade import list_deprecated_keys, replace_deprecated_keys, upgrade_recipe
 from whetstone.recipe.validation import find_contradictions, find_unused_keys, list_warnings
 from whetstone.recipe.variables import describe_unset, expand_variables, mask_literals, with_references
 
@@ -282,7 +282,8 @@ def _read(recipe: str | Path | Mapping[str, Any] | Recipe | Resolved) -> tuple[s
         return Path(recipe).stem, read(recipe)
     keys = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else to_serializable(recipe)
     parent = keys.pop("extends", None)
-    return "recipe", (read(str(parent)) if parent is not None else LayeredKeys()).with_layer("recipe", keys, {})
+    keys, places = replace_deprecated_keys(keys, {})
+    return "recipe", (read(str(parent)) if parent is not None else LayeredKeys()).with_layer("recipe", keys, places)
 
 
 def _python_changes(name: str, sections: Mapping[str, Any], changes: Mapping[str, Any]) -> _Changes:
@@ -305,6 +306,7 @@ class _Section:
 
 def _built(name: str, stack: LayeredKeys, change_sets: Sequence[_Changes]) -> Resolved:
     """Apply methods to the keys, then changes, and validate the result."""
+    change_sets = [_replace_deprecated(name, *each) for each in change_sets]
     named, place, outside = stack.methods, stack.places.get("with", name), name in stack.always
     for changes, origins in change_sets:
         if "with" in changes:
@@ -328,6 +330,18 @@ def _built(name: str, stack: LayeredKeys, change_sets: Sequence[_Changes]) -> Re
     return _resolve(name, keys, places, stack.names, laid, (*notes, *laid.notes))
 
 
+def _replace_deprecated(name: str, changes: Mapping[str, Any], origins: Mapping[str, str]) -> _Changes:
+    """Replace the deprecated keys of changes."""
+    plain = {key: value.value if isinstance(value, _Section) else value for key, value in changes.items()}
+    sections = {key for key, value in changes.items() if isinstance(value, _Section)}
+    try:
+        replaced, places = replace_deprecated_keys(plain, origins, are_changes=True)
+    except OptionError as error:
+        raise RecipeError(f"{find_origin(origins, error.key, name)}  {error}") from None
+    moved = {new for old, new in zip(plain, replaced, strict=False) if old in sections}
+    return {key: _Section(value) if key in moved else value for key, value in replaced.items()}, places
+
+
 def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Remove null keys, which then have their defaults.
 
@@ -346,7 +360,7 @@ def _resolve(
     for wrong in (*find_renamed_keys(keys), *find_unknown_nulls(Recipe, keys)):
         raise RecipeError(f"{find_origin(places, wrong.key, name)}  {wrong}")
     keys = resolve_paths(_without_nulls(keys), None)
-    notes = (*notes, *_partial_methods(keys, laid))
+    notes = (*notes, *list_deprecated_keys(places), *_partial_methods(keys, laid))
     keys, fitted = _fit_minibatches(replace_aliases(keys), places, laid)
     notes = (*notes, *fitted)
     try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from whetstone.plugins import OptionError
 from whetstone.renamed_modules import renamed_module
 from whetstone.renames import (
     COMPONENT_KEYS,
@@ -12,11 +13,18 @@ from whetstone.renames import (
     COMPONENT_OPTIONS,
     COMPONENTS,
     COMPONENTS_WITHIN,
+    DEPRECATED_KEYS,
     RECIPE_KEYS,
     RECIPE_VALUES,
     STAGES,
+    is_deprecation_active,
     match_key,
+    removal_release,
+    renamed_key,
 )
+
+DEPRECATED_MARK = "deprecated "
+"""Prefix of an entry of the places of a recipe for a key that was replaced."""
 
 
 def upgrade_recipe(keys: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -60,6 +68,68 @@ def upgrade_key(dotted: str) -> str:
     for old, new in RECIPE_KEYS.items():
         dotted = _rename_dotted(dotted, old.split("."), new.split("."))
     return dotted
+
+
+def replace_deprecated_keys(
+    keys: Mapping[str, Any], places: Mapping[str, str], *, are_changes: bool = False
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Replace the deprecated keys of one layer of a recipe, which are accepted until their removal.
+
+    Args:
+        keys: Nested keys of a file, or changes with dotted keys.
+        places: Dotted key → origin.
+        are_changes: Whether `keys` are changes, in which a new key of another section is dotted.
+
+    Returns:
+        Keys, and places with an entry `DEPRECATED_MARK` + old key for each replaced key; see `list_deprecated_keys`.
+
+    Raises:
+        OptionError: If a key is set under both names.
+    """
+    replaced, origins = {**keys}, {**places}
+    for old, release in DEPRECATED_KEYS.items():
+        if not is_deprecation_active(release):
+            continue
+        pattern, new = old.split("."), RECIPE_KEYS[old].split(".")
+        present = [*_dotted_keys(replaced)]
+        for dotted in present:
+            renamed = _rename_dotted(dotted, pattern, new)
+            if renamed == dotted or len(dotted.split(".")) > len(pattern):
+                continue
+            if renamed in present:
+                raise OptionError(dotted, f"renamed to {renamed}, which is set too; remove {dotted}")
+            origins[f"{DEPRECATED_MARK}{dotted}"] = origins.get(dotted, "")
+        replaced = {
+            _rename_dotted(key, pattern, new) if are_changes or "." in key else key: _copy(value)
+            for key, value in replaced.items()
+        }
+        _move(replaced, replaced, pattern, new, {})
+        origins = {_rename_dotted(key, pattern, new): place for key, place in origins.items()}
+    return replaced, origins
+
+
+def list_deprecated_keys(places: Mapping[str, str]) -> list[str]:
+    """Return one notice per deprecated key that `replace_deprecated_keys` replaced.
+
+    Args:
+        places: Places of a recipe.
+    """
+    notices = []
+    for marked, place in places.items():
+        dotted = marked.removeprefix(DEPRECATED_MARK)
+        if dotted == marked:
+            continue
+        old = next(old for old in DEPRECATED_KEYS if match_key(old.split("."), dotted.split(".")) is not None)
+        removal = removal_release(DEPRECATED_KEYS[old])
+        where = f"{place}  " if place else ""
+        notices.append(f"{where}{dotted}: renamed to {renamed_key(dotted)}; the old name works until {removal}")
+    return notices
+
+
+def _dotted_keys(keys: Any, above: str = "") -> Iterator[str]:
+    for key, value in keys.items() if isinstance(keys, Mapping) else ():
+        yield f"{above}{key}"
+        yield from _dotted_keys(value, f"{above}{key}.")
 
 
 def _rename_dotted(dotted: str, old: list[str], new: list[str]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from whetstone.atomic_write import convert_save_errors, write_text
 from whetstone.json_lines import read_objects
-from whetstone.renames import upgrade_metrics
+from whetstone.renames import add_deprecated_metrics, upgrade_metrics
 from whetstone.strict_json import to_json
 
 
@@ -54,6 +54,7 @@ class Journal:
         Raises:
             SaveError: The row could not be written.
         """
+        metrics = add_deprecated_metrics(metrics)
         line = to_json({"stage": stage, "step": step, **metrics})
         with convert_save_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
