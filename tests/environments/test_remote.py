@@ -191,7 +191,7 @@ def answered(url, method, path, *, body=None, **headers):
     """Send one request; return (status, body)."""
     import httpx2
 
-    with httpx2.Client(base_url=url) as client:
+    with httpx2.Client(base_url=url, timeout=60) as client:
         response = client.request(
             method, path, content=body, headers={k.replace("_", "-"): v for k, v in headers.items()}
         )
