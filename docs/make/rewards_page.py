@@ -116,6 +116,34 @@ code is used unread: the command writes a file, and the recipe names it.
 
 """
 
+EXTRACTED = """## Rules from preferences, metrics from comments
+
+`whetstone rewards rules PAIRS --judge JUDGE -o rules.yaml` extracts rules from preference pairs, rows with `chosen` and
+`rejected`, as in AutoRule: a judge names the rules that the better side keeps and the worse side breaks. A fraction
+of the pairs is held out (`--held-out`). On these, the judge decides which rules each side satisfies, and the command
+prints the agreement with the preferences, its probability under chance, and per rule the number of pairs in which only
+the chosen (`+`) or only the rejected side (`−`) satisfies it:
+
+```
++4 −0  contains because
+agreement with 4 held-out pairs: 100.0% (4 agree, 0 disagree; chance: p = 0.0625); 1 rules from 4 pairs
+```
+
+`whetstone rewards metrics COMMENTS --judge JUDGE -o metrics.yaml` turns free-text comments on episodes (rows with a
+conversation and a column `comment`) into named metrics as in AutoLibra: comments are split into aspects, and aspects
+are grouped. On held-out rows it prints
+
+| | |
+| --- | --- |
+| coverage | fraction of aspects of the comments that a metric of the episode covers |
+| redundancy | fraction of metrics that the judge finds in an episode and its comment does not mention |
+
+The file of `-o` is a recipe layer with the reward `rules`, the fraction of satisfied rules or metrics:
+`whetstone train RECIPE with=rules.yaml`. A judge that names no rule, a file with fewer than two rows, and a row without
+a pair or comment are one line. Rules are texts of a model: read them before you train on them.
+
+"""
+
 JUDGED = """## Judges
 
 A judge receives a question about untrusted material and returns one JSON object with a given schema. The material is in
@@ -158,7 +186,7 @@ def rewards_page() -> str:
         about = inspect.getdoc(player if inspect.isfunction(player) else type(player)) or ""
         lines.append(f"| {name} | {' '.join(about.split())} |\n")
     lines.append(f"| {UNFINISHED} | {' '.join((inspect.getdoc(truncate_last_turn) or '').split())} |\n")
-    lines += [CHECKS, WRITTEN, JUDGED]
+    lines += [CHECKS, WRITTEN, EXTRACTED, JUDGED]
     lines += [_entry(name, part) for name, part in JUDGES.items()]
     lines.append("## Every reward\n\n")
     lines += [_entry(name, part) for name, part in sorted(EVERY.items())]

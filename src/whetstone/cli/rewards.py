@@ -19,6 +19,7 @@ from whetstone import assembly, training
 from whetstone.cli.check_output import print_check
 from whetstone.cli.effects import allow_effects_option, call_tools_option, check_policy, report_refused
 from whetstone.cli.judge_option import describe_usage, judge_option, read_judge, read_labeled
+from whetstone.cli.rewards_rules import extract_rules_command, induce_metrics_command
 from whetstone.errors import RecipeError
 from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.recipe import Resolved, load_recipe
@@ -37,7 +38,11 @@ _MOST_TURNS = 60
 
 @click.group("rewards")
 def rewards_command() -> None:
-    """Audit a reward; let a model write one; train a reward model; list rewards."""
+    """Audit a reward; let a model write one, or rules and metrics; train a reward model; list rewards."""
+
+
+rewards_command.add_command(extract_rules_command)
+rewards_command.add_command(induce_metrics_command)
 
 
 @rewards_command.command("list")

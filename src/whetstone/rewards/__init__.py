@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from whetstone.rewards.built_in import REWARDS as REWARDS
     from whetstone.rewards.calls.matched_calls import matched_calls as matched_calls
     from whetstone.rewards.composed import Composed as Composed
+    from whetstone.rewards.judge_rewards.feedback_metrics import (
+        induce_metrics as induce_metrics,
+        measure_coverage as measure_coverage,
+    )
+    from whetstone.rewards.judge_rewards.rule_adherence import extract_rules as extract_rules
+    from whetstone.rewards.judge_rewards.rule_agreement import measure_agreement as measure_agreement
     from whetstone.rewards.learned.model import RewardModel as RewardModel
     from whetstone.rewards.build_reward import make_judge as make_judge, make_reward as make_reward
     from whetstone.rewards.generated.code_reward import CodeReward as CodeReward

@@ -47,12 +47,7 @@ class Rules:
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """Score a trajectory by the weighted fraction of satisfied rules plus the base reward."""
-        material = {"task": task.prompt, "work": format_episode(trajectory)}
-        pending = [
-            self.judge.answer(Question(f"Does the agent's work keep this rule? {rule}", material))
-            for rule in self.rules
-        ]
-        satisfied = [bool(answer["met"]) for answer in await asyncio.gather(*pending)]
+        satisfied = await check_rules(self.judge, self.rules, task.prompt, format_episode(trajectory))
         fraction = sum(satisfied) / len(satisfied)
         if self.base_reward is None:
             return Score(self.weight * fraction, {"rules": fraction}, success=all(satisfied))
@@ -65,6 +60,13 @@ class Rules:
     async def close(self) -> None:
         """Close the judge and its connections."""
         await self.judge.close()
+
+
+async def check_rules(judge: Judge, rules: Sequence[str], task: str, work: str) -> list[bool]:
+    """Return for each rule whether a piece of work satisfies it, decided by a judge."""
+    material = {"task": task, "work": work}
+    pending = [judge.answer(Question(f"Does the agent's work keep this rule? {rule}", material)) for rule in rules]
+    return [bool(answer["met"]) for answer in await asyncio.gather(*pending)]
 
 
 async def extract_rules(judge: Judge, pairs: Sequence[tuple[str, str, str]], *, max_rules: int = 20) -> list[str]:
