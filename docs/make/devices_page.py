@@ -51,12 +51,13 @@ same measurement chooses the precision of Muon's Newton-Schulz iteration (`optim
 in its `recipe.yaml` (`policy.dtype`; `muon_float32` or `muon_bfloat16`), and a resume on another machine keeps them.
 To reproduce a processor without AVX-512 on one that has it, set `ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`.
 
-On a CPU, models of Llama's kind with at least 20 million parameters use one compiled function for all layers:
+On a CPU, models of Llama's kind use one compiled function for all layers, if the width of a head is a multiple of 32:
 in bfloat16 with AVX-512 and its bfloat16 instructions, in float32 with AVX2 or AVX-512. With SmolLM2 (135 million
 parameters) and 64 sequences, a decode step takes 64 instead of 86 ms in bfloat16, and 123 instead of 358 ms in float32
 with AVX2 (two cores of an AMD EPYC, `python -m benchmarks decode_pass --model FOLDER`). The function is compiled when
 it is first needed, once per machine, and is stored in the user's cache folder (`XDG_CACHE_HOME`). Without a compiler,
-PyTorch's operations compute the same. `whetstone doctor` prints which of the two is used (`larger_models`).
+PyTorch's operations compute the same up to rounding, so a seed can give other tokens. `whetstone doctor` prints which
+of the two is used, for models with fewer than 20 million parameters (`small_models`) and others (`larger_models`).
 
 {measured}
 ## PEFT, bitsandbytes, Liger

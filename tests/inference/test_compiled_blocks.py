@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, MistralConfig, Qwen3Config
 
 from support.models import GROUPED
 from whetstone.inference import missing_for
@@ -149,7 +149,38 @@ def test_unsupported_models_are_computed_by_pytorch(dtype):
     mixed = llama(dtype)
     mixed.model.norm.double()
     assert find_blocks(mixed).compiled is None
-    assert find_blocks(llama(dtype), reads_beginnings=False).compiled is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_small_float32_model_is_compiled_and_otherwise_has_the_bits_of_its_forward_pass(dtype, monkeypatch):
+    monkeypatch.setattr("whetstone.inference.forward.SMALL", 20_000_000)
+    model = llama(dtype)
+    compiled = SlotForward(model, rows=9, context_length=512)
+    results = sample_rows(compiled)
+    assert compiled._blocks.compiled is not None
+    assert torch.equal(*results[1:])
+    monkeypatch.setattr("whetstone.inference.llama_forward.compiled_decoder", lambda dtype: None)
+    without_compiler, own = (SlotForward(model, rows=9, context_length=512) for _ in range(2))
+    own._blocks, own._is_compared = None, True
+    exact = sample_rows(own)[:2]
+    for result, bits, other in zip(results, exact, sample_rows(without_compiler), strict=False):
+        assert torch.equal(bits, other)
+        assert_near(result, bits, TOLERANCE[dtype])
+    assert without_compiler._blocks is not None
+    assert without_compiler._blocks.compiled is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_small_model_with_a_custom_forward_pass_is_sampled_by_it(dtype, monkeypatch):
+    monkeypatch.setattr("whetstone.inference.forward.SMALL", 20_000_000)
+    model = llama(dtype, GraniteConfig, residual_multiplier=0.2, logits_scaling=3.0)
+    forward = SlotForward(model, rows=9, context_length=512)
+    assert forward._blocks.compiled is not None
+    logits = sample_rows(forward)[0]
+    with torch.no_grad():
+        exact = model.double()(torch.tensor([[(5 * i) % 97 for i in range(150)]])).logits[0, -1:]
+    assert forward._blocks is None
+    assert_near(logits, exact, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(

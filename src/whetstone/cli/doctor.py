@@ -140,7 +140,8 @@ def collect_facts() -> dict[str, dict[str, Any]]:
         Area (processors, packages, programs, disk, …) → name → value.
     """
     is_invariant = inference.matmul_is_batch_invariant()
-    missing = inference.missing_for(policies.fast_dtype(policies.find_device("cpu")))
+    cpu = policies.find_device("cpu")
+    precision = {"small_models": policies.in_dtype(0, "auto", cpu), "larger_models": policies.fast_dtype(cpu)}
     return {
         "machine": {
             "python": platform.python_version(),
@@ -155,9 +156,7 @@ def collect_facts() -> dict[str, dict[str, Any]]:
             "free_gib": {str(device): _free_gib(device) for device in policies.available_devices()},
             "torch_threads": policies.num_threads(),
             "fast_precision": policies.describe_fast_dtype(policies.find_device("auto")),
-            "larger_models": f"sampled by PyTorch's operations: {missing}"
-            if missing
-            else "sampled by compiled functions",
+            **{size: _describe_sampling(dtype) for size, dtype in precision.items()},
             "repeatable": "bit for bit for any batch size" if is_invariant else "up to rounding",
         },
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
@@ -177,6 +176,12 @@ def collect_facts() -> dict[str, dict[str, Any]]:
             "chromium": _program("chromium", "browser environments: apt-get install chromium chromium-driver"),
         },
     }
+
+
+def _describe_sampling(dtype: torch.dtype) -> str:
+    """Return whether compiled functions sample Llama-like models of a data type on a CPU, and if not, why."""
+    missing = inference.missing_for(dtype)
+    return f"sampled by PyTorch's operations: {missing}" if missing else "sampled by compiled functions"
 
 
 def _examine_sandbox() -> dict[str, str]:

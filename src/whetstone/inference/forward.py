@@ -6,11 +6,11 @@ Note:
     tokens are computed in widths of a multiple of 4, sampled tokens one at a time. Smaller inputs are padded.
     Activations see whole vectors (`deterministic_activations.py`).
 
-On a CPU, Llama-like models are computed from their blocks (`llama_forward.py`): small ones in float32 with the bits of
-the model's forward pass; in the others, slots with a shared prefix read it once (`cascade_attention.py`). In bfloat16,
-which is not bit-exact, matrix products are transposed (`matmul.py`). Larger models are computed by one compiled
-function if the machine allows it (`compiled_blocks.py`): it sums each token separately and needs none of the four
-rules.
+On a CPU, Llama-like models are computed by one compiled function if the machine and the model allow it
+(`compiled_blocks.py`): it sums each token separately and needs none of the four rules. Otherwise they are computed from
+their blocks (`llama_forward.py`): small ones in float32 with the bits of the model's forward pass; in the others, slots
+with a shared prefix read it once (`cascade_attention.py`). In bfloat16, which is not bit-exact, matrix products are
+transposed (`matmul.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,11 +40,11 @@ _WIDTH_GRAIN = 4
 _AGREEMENT = {torch.bfloat16: 0.05, torch.float32: 1e-4}
 """Maximum relative difference (root mean square) between logits of the blocks and of the model's forward pass, by data
 type. SmolLM2 with 135 million parameters: 0.015 in bfloat16 and 2e-6 in float32. Small models in float32 may not differ
-at all."""
+at all, except if the blocks are compiled."""
 _COMPARED_TOKENS, _SIBLINGS = 128, 4
-_SAME_BITS: dict[Hashable, bool] = {}
-"""Whether the blocks of a small model have the bits of its forward pass, by its modules and settings; independent of
-its weights. The comparison takes 20 ms, which is slow if hundreds of engines are created."""
+_AGREEING: dict[Hashable, tuple[bool, bool]] = {}
+"""Whether the blocks of a small model in float32 can be used, and whether compiled, by its modules and settings;
+independent of its weights. The comparison takes 20 ms, which is slow if hundreds of engines are created."""
 
 
 class SlotForward:
@@ -233,15 +234,19 @@ class SlotForward:
 
         Called before the first forward pass. The result for small models in float32 is cached per architecture.
         """
-        if self._blocks is None or self._blocks.reads_beginnings:
+        blocks = self._blocks
+        if blocks is None or blocks.reads_beginnings:
             self._compare()
             return
-        kind = architecture_key(self.model)
-        if kind not in _SAME_BITS:
+        kind = architecture_key(self.model), blocks.compiled is not None
+        if kind not in _AGREEING:
             self._compare()
-            _SAME_BITS[kind] = self._blocks is not None
-        elif not _SAME_BITS[kind]:
-            self._blocks = None
+            if self._blocks is None and blocks.compiled is not None:
+                self._blocks = replace(blocks, compiled=None)
+                self._compare()
+            _AGREEING[kind] = self._blocks is not None, self._blocks is not None and self._blocks.compiled is not None
+        is_used, is_compiled = _AGREEING[kind]
+        self._blocks = replace(blocks, compiled=blocks.compiled if is_compiled else None) if is_used else None
 
     def _compare(self) -> None:
         """Compare logits of the fast blocks and of the model, and disable the blocks if they differ.
@@ -268,7 +273,8 @@ class SlotForward:
         own, of_blocks = outputs
         difference = float((of_blocks - own).norm() / own.norm())
         quicker = blocks is not None and blocks.reads_beginnings
-        if not difference <= (_AGREEMENT[self._dtype] if quicker else 0.0):
+        is_exact = blocks is not None and not quicker and blocks.compiled is None
+        if not difference <= (0.0 if is_exact else _AGREEMENT[self._dtype]):
             self._blocks = None
         if self._blocks is None and quicker:
             warnings.warn(

@@ -8,8 +8,8 @@ their name. The result is compared with the model's own forward pass before use,
 same modules. Weights are read in place and adapters are called as modules, so there is no copy to update.
 
 Note:
-    In half precision, sums are rounded in another order than in the model's own forward pass. In float32, where runs
-    are bit-exact, every operation gives the bits of the model's own.
+    In half precision, sums are rounded in another order than in the model's own forward pass. In float32 every
+    operation gives the bits of the model's own.
 """
 
 from __future__ import annotations
@@ -162,8 +162,7 @@ def find_blocks(model: torch.nn.Module, *, reads_beginnings: bool = True) -> Blo
 
     Args:
         model: Transformers causal language model.
-        reads_beginnings: Whether shared prefixes are read once. Required for compiled blocks, since a small model in
-            float32 must have the bits of the model's own forward pass.
+        reads_beginnings: Whether shared prefixes are read once if the blocks are not compiled.
     """
     if {name for name, _ in model.named_children()} != {"model", "lm_head"}:
         return None
@@ -172,9 +171,7 @@ def find_blocks(model: torch.nn.Module, *, reads_beginnings: bool = True) -> Blo
         return None
     if not (all(map(_is_block, body.layers)) and _is_norm(body.norm)):
         return None
-    # a small model in float32 must have the bits of the model's forward pass
-    dtype = next(model.parameters()).dtype
-    decoder = compiled_decoder(dtype) if reads_beginnings and is_compilable(model) else None
+    decoder = compiled_decoder(next(model.parameters()).dtype) if is_compilable(model) else None
     return Blocks(model, reads_beginnings, None if decoder is None else CompiledBlocks(model, decoder))
 
 
