@@ -46,7 +46,9 @@ _EXAMPLES = 3
 _END = re.compile(r"[.,;:!?'\"]+(?=\s|$)")
 
 
-def find_overlap(assembly: RunComponents, resolved: Resolved) -> list[dict[str, Any]]:
+def find_overlap(
+    assembly: RunComponents, resolved: Resolved, *, evaluated: RunComponents | None = None
+) -> list[dict[str, Any]]:
     """Return one entry per place of the recipe whose data contain evaluation tasks.
 
     An entry has the recipe key (`where`), the number of evaluation tasks that were found (`count`) and compared
@@ -56,11 +58,13 @@ def find_overlap(assembly: RunComponents, resolved: Resolved) -> list[dict[str, 
     Args:
         assembly: Components of the run; `check_data` has read the stored episodes.
         resolved: Recipe with its stages.
+        evaluated: Components with the evaluation tasks, those of a suite; None: `assembly`.
     """
+    evaluated = evaluated or assembly
     stored, files = assembly.stored_reader.tasks, dict(_files(resolved))
-    is_list = isinstance(assembly.source, Finite)
-    count = resolved.recipe.evaluation.episodes
-    held_out = assembly.source.held_out(count if is_list or stored or files else min(count, _MAX_EVALUATED))
+    is_list = isinstance(evaluated.source, Finite)
+    count = evaluated.resolved.recipe.evaluation.episodes
+    held_out = evaluated.source.held_out(count if is_list or stored or files else min(count, _MAX_EVALUATED))
     searched = {key: (f"{len(tasks)} training tasks", tasks) for key, tasks in _training_tasks(assembly, resolved)}
     searched |= {key: (f"{len(tasks)} stored tasks", tasks) for key, tasks in stored.items()}
     entries = [

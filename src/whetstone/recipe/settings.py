@@ -280,6 +280,26 @@ class TeacherSettings(Settings):
     """Keep the teacher on the CPU and move it to its device for each forward pass. Saves memory and takes longer."""
 
 
+class SuiteSettings(BaseModel):
+    """Evaluation suite: further tasks, which are evaluated before training and after every stage.
+
+    Other keys are those of the recipe that differ, as in `ablations`: `tasks`, `environment` and `reward`, as a section
+    or as a dotted key such as `tasks.levels`.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    stage: str | int | None = None
+    """Stage that trains on the tasks of the suite: its number from 1, its kind or its name; null: no stage does."""
+    episodes: int | None = Field(None, ge=1)
+    """Number of held-out tasks; null: `evaluation.episodes`."""
+
+    @property
+    def changed_keys(self) -> dict[str, Any]:
+        """Recipe keys of the suite that differ from those of the run."""
+        return dict(self.model_extra or {})
+
+
 class EvaluationSettings(Settings):
     """Evaluation on held-out tasks, before and after each stage."""
 
@@ -301,6 +321,8 @@ class EvaluationSettings(Settings):
     validation_episodes: int = Field(200, ge=1)
     """Number of validation tasks of `reinforcement.keep: best`: the held-out tasks of the source that follow the test
     tasks, the first `episodes`."""
+    suites: dict[str, SuiteSettings] = Field(default_factory=dict)
+    """Evaluation suites by name, from which `summary.json` and the report show forgetting and transfer."""
 
 
 _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5

@@ -46,6 +46,15 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "teacher", "the policy with the same context is no teacher: set path or privileged_context"
     if recipe.aggregation.mode == "constant" and recipe.aggregation.tokens is None:
         yield "aggregation.tokens", "aggregation.mode: constant divides by a number of tokens; set it"
+    for name in recipe.evaluation.suites:
+        if not name.replace("-", "_").isidentifier():
+            yield f"evaluation.suites.{name}", "names a folder; use letters, digits, - and _"
+        if recipe.scale.on_ray or recipe.policies:
+            what = "several `policies`" if recipe.policies else "scale.backend: ray"
+            yield (
+                f"evaluation.suites.{name}",
+                f"cannot be evaluated with {what}; `whetstone evaluate` can, after the run",
+            )
     faults = recipe.environment.fault_injection
     if faults is not None and not (faults.error_rate or faults.stale_rate or faults.delay_seconds):
         yield "environment.fault_injection", "injects no faults: set error_rate, stale_rate or delay_seconds"

@@ -22,6 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from whetstone.atomic_write import write_text
 from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
+from whetstone.evaluation.continual_learning import format_transfer
 from whetstone.evaluation.stage_results import compare_rates, last_evaluation, read_stage_results
 from whetstone.failure_causes import format_causes
 from whetstone.recipe.resume_changes import parse_changes
@@ -97,6 +98,7 @@ def write_report(run_dir: Path) -> Path:
         front=front_chart(_costs(summary, stages)),
         kinds=_kinds(summary["evaluations"], rows),
         members=_members(summary["evaluations"]),
+        transfer=format_transfer(summary["suites"]) if summary.get("suites") else [],
         curves=_render_curves(rows),
         before_name=_format_label(before_name, summary),
         pairs=pairs,

@@ -19,6 +19,7 @@ from whetstone.assembly.assembly import assemble
 from whetstone.assembly.memory_estimate import check_fits
 from whetstone.assembly.trackers import build_trackers
 from whetstone.errors import RunDirectoryError
+from whetstone.evaluation.continual_learning import format_transfer
 from whetstone.evaluation.stage_results import last_evaluation
 from whetstone.own_loop import run_sync
 from whetstone.recipe import (
@@ -46,6 +47,7 @@ from whetstone.reporting import (
 )
 from whetstone.reporting.trackers import TrackerDispatcher
 from whetstone.training.changed_resume import change_run, era_of
+from whetstone.training.evaluation_suites import find_suite_stage
 from whetstone.training.interruption import Interrupted
 from whetstone.training.model_revisions import pin_choices
 from whetstone.training.permission import Ask, permit_run, training_parts
@@ -166,6 +168,9 @@ def run_plan(plan: RunPlan) -> RunSummary:
     stages = list_stages(resolved)
     if not stages and not resolved.recipe.own_stages:
         raise resolved.error("live", "has no training stage; `whetstone live` trains while it serves")
+    if plan.is_whole:
+        for name in resolved.recipe.evaluation.suites:
+            find_suite_stage(resolved, name, [stage.name for stage in stages] or list(resolved.recipe.own_stages))
     if not stages and not (plan.resume and (run_dir / "summary.json").is_file()):  # before any data is read
         check_fits(resolved, trains=resolved.recipe.sampling is None)
     keeping = plan.mirror.upload_periodically() if plan.mirror is not None else contextlib.nullcontext()
@@ -191,6 +196,8 @@ def run_plan(plan: RunPlan) -> RunSummary:
             if name not in summary["ablations"]:
                 summary["ablations"][name] = _run_ablation(plan, name, changes)
                 write_json(run_dir / "summary.json", summary)
+        for line in format_transfer(summary["suites"]) if summary.get("suites") and plan.is_whole else ():
+            plan.progress.say(line)
         write_report(run_dir)
     return RunSummary.read(run_dir)
 

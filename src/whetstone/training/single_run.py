@@ -74,6 +74,7 @@ from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import budget_fraction_spent
 from whetstone.training.carry_state import restore_component_state
 from whetstone.training.evaluation_loop import evaluate_policy, write_evaluation
+from whetstone.training.evaluation_suites import EvaluationSuites, build_suites, summarize_suites
 from whetstone.training.group_stream import discard_groups
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.kept import best_checkpoint, check_validation, keeps_best, select_checkpoint
@@ -135,7 +136,7 @@ class SingleRun:
     """
 
     def __init__(self, era: Era, plan: RunPlan) -> None:
-        self.era, self.resolved = era, era.resolved
+        self.era, self.resolved, self.is_whole = era, era.resolved, plan.is_whole
         self.run_dir, self.progress, self.feed = plan.run_dir, plan.progress, plan.feed
         run_dir, progress = plan.run_dir, plan.progress
         self.recipe = self.resolved.recipe
@@ -182,6 +183,9 @@ class SingleRun:
             self.assembly = self.assembly.with_components(cluster=cluster)
             self.engine = await run_in_compute_thread(self.assembly.build_engine, heard=self.progress.say)
             await self._publish(self.position.version)
+            self.suites = await run_in_compute_thread(build_suites, self.learning, self.assembly, self.run_dir)
+            await run_in_compute_thread(store_suite_overlap, self.run_dir, self.suites, self.assembly, self.resolved,
+                                        self.progress.say)  # fmt: skip
             self.feed.follow_run(self.run_dir)
             contexts.enter_context(collect_seldom())
             try:
@@ -199,8 +203,13 @@ class SingleRun:
                     await each.close()
                 await self.checkpoints.wait_until_written()
                 await close_reward(self.assembly.reward)
+                await self.suites.close()
         parameters, seconds = self.assembly.policy.parameters, self.position.seconds
-        return build_summary(self.resolved, self.run_dir, self.journal.read(), seconds=seconds, parameters=parameters)
+        suites = summarize_suites(self.resolved, self.run_dir, list(self.recipe.own_stages)) if self.is_whole else {}
+        written = build_summary(
+            self.resolved, self.run_dir, self.journal.read(), seconds=seconds, parameters=parameters
+        )
+        return {**written, "suites": suites} if suites else written
 
     @property
     def _members(self) -> dict[str, Any]:
@@ -494,9 +503,14 @@ class SingleRun:
 
         An evaluation that exists is not repeated. The end of a stage is the start of the next.
         """
+        if not (self.run_dir / "evaluations" / f"{name}.json").is_file():
+            await self._evaluate_tasks(name)
+        run = partial(self.interruption.unless_asked, finish=lambda: False)
+        await self.suites.evaluate(self.engine, name, log=self.progress.say, run=run)
+
+    async def _evaluate_tasks(self, name: str) -> None:
+        """Evaluate the policy on the tasks of the recipe; see `_evaluate`."""
         path = self.run_dir / "evaluations" / f"{name}.json"
-        if path.is_file():
-            return
         called = "before" if name == "untrained" and self.recipe.policy.path is not None else name
         settings = self.recipe.evaluation
         count = len(self.assembly.source.held_out(settings.episodes)) * settings.samples
@@ -577,6 +591,28 @@ def store_overlap(run_dir: Path, assembly: RunComponents, resolved: Resolved, lo
         log(entry["sentence"])
     if entries:
         write_json(path, entries)
+
+
+def store_suite_overlap(
+    run_dir: Path,
+    suites: EvaluationSuites,
+    assembly: RunComponents,
+    resolved: Resolved,
+    log: Callable[[str], None],
+) -> None:
+    """Report tasks of suites that are also in the training data, once per run; see `store_overlap`."""
+    stored = read_json(run_dir / OVERLAP) or []
+    known = {entry["where"] for entry in stored}
+    entries = [
+        {**entry, "where": f"evaluation.suites.{name}", "sentence": f"evaluation.suites.{name}: {entry['sentence']}"}
+        for name, suite in suites.assemblies.items()
+        if f"evaluation.suites.{name}" not in known
+        for entry in find_overlap(assembly, resolved, evaluated=suite)
+    ]
+    for entry in entries:
+        log(entry["sentence"])
+    if entries:
+        write_json(run_dir / OVERLAP, [*stored, *entries])
 
 
 def report_precision(assembly: RunComponents, resolved: Resolved, log: Callable[[str], None]) -> None:

@@ -132,6 +132,13 @@ def copy_evaluation(source_run: Path, name: str, run_dir: Path, called: str) -> 
         file = f"{member_file(f'evaluation-{name}', member)}.jsonl"
         copied = f"{member_file(f'evaluation-{called}', member)}.jsonl"
         files.append((source_run / "trajectories" / file, run_dir / "trajectories" / copied))
+    for folder in (source_run / "evaluations" / "suites").glob("*"):
+        files += [
+            (source_run / below / file.format(name), run_dir / below / file.format(called))
+            for below, file in ((Path("evaluations", "suites", folder.name), "{}.json"),
+                                (Path("trajectories", "suites", folder.name), "evaluation-{}.jsonl"))
+            if (source_run / below / file.format(name)).is_file()
+        ]  # fmt: skip
     for source, target in files:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

@@ -31,6 +31,7 @@ from whetstone.record import kept_checkpoint, read_json, write_json
 from whetstone.record.input_digests import combined_digest, input_digests
 from whetstone.reporting import Progress
 from whetstone.training.carry_state import latest_checkpoints_with_state
+from whetstone.training.evaluation_suites import summarize_suites
 from whetstone.training.final_checkpoint import final_policy
 from whetstone.training.kept import check_validation
 from whetstone.training.reward_model import MODEL, fit_reward_model
@@ -106,7 +107,8 @@ def run_stages(
     _copy_evaluations(trained, run_dir)
     listed = [_entry(each) for each in finished]
     scorers = {each["name"]: each["summary"] for each in finished if each not in trained}
-    return _summary(trained) | {"stages": listed, "reward_models": scorers}
+    suites = summarize_suites(stages[0].resolved, run_dir, [each["name"] for each in trained])
+    return _summary(trained) | {"stages": listed, "reward_models": scorers} | ({"suites": suites} if suites else {})
 
 
 def _take(source: Path, folder: Path) -> None:
