@@ -19,7 +19,7 @@ from support.served_policy import TINY
 from whetstone.assembly import assemble
 from whetstone.chat import assistant, tool_result, user
 from whetstone.environments.external_agent import ExternalAgent
-from whetstone.errors import RecipeError
+from whetstone.errors import EpisodeError, RecipeError
 from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
@@ -257,7 +257,7 @@ def test_hanging_command_is_ended_with_its_child_processes(tmp_path):
 
 
 def test_agent_requires_either_a_command_or_a_function():
-    with pytest.raises(RecipeError, match="either command or function"):
+    with pytest.raises(RecipeError, match="one of command, program and function"):
         ExternalAgent()
 
 
@@ -304,3 +304,49 @@ def test_endless_requests_of_an_agent_are_cut():
         play_with_policy(lambda: ExternalAgent(function=oversized), Task("t", "x", {}), answer, seed=0, max_turns=2)
     )
     assert done.trajectory.final["score"] == 1.0
+
+
+PROGRAM = """
+import json, os, pathlib, sys, urllib.request
+body = {"model": "policy", "messages": [{"role": "user", "content": sys.argv[1]}]}
+request = urllib.request.Request(sys.argv[2] + "/chat/completions", json.dumps(body).encode(), {"content-type": "x"})
+urllib.request.urlopen(request)
+pathlib.Path("new.txt").write_text("new" + pathlib.Path("old.txt").read_text())
+pathlib.Path("kept.txt").write_text("kept")
+print(os.environ["HOME"])
+"""
+
+
+def play(**options):
+    make = lambda: ExternalAgent(**options)  # noqa: E731
+    answer = lambda *_: assistant("y")  # noqa: E731
+    return asyncio.run(play_with_policy(make, Task("t", "a {base_url}", {}), answer, seed=0, max_turns=4)).trajectory
+
+
+def test_workspace_is_copied_and_its_new_files_are_in_the_result(tmp_path):
+    (tmp_path / "old.txt").write_text(" of old")
+    (tmp_path / "kept.txt").write_text("kept")
+    done = play(command=[sys.executable, "-c", PROGRAM, "{task}", "{base_url}"], workspace=str(tmp_path))
+    assert done.final["files"] == {"new.txt": "new of old"}
+    assert not (tmp_path / "new.txt").exists()
+    assert not Path(done.final["answer"]).exists()  # the home of the episode is deleted
+    assert done.opening[-1].text == "a {base_url}"  # placeholders in the task are text
+
+
+def test_command_that_waits_for_a_login_ends_with_its_last_output():
+    code = "import time; print('Log in at example.org', flush=True); time.sleep(60)"
+    with pytest.raises(
+        EpisodeError, match=r"no request to its model in 2 s; its last output: Log in at example.org; if"
+    ):
+        play(command=[sys.executable, "-c", code], start_seconds=2)
+
+
+def test_coding_agent_that_is_unknown_or_missing_is_reported_with_its_installation(tmp_path):
+    with pytest.raises(RecipeError, match='there is no "claude"; did you mean "claude-code"'):
+        ExternalAgent(program="claude")
+    with pytest.raises(RecipeError, match="there is no codex on the PATH; run: npm install -g @openai/codex"):
+        ExternalAgent(program="codex", variables={"PATH": str(tmp_path)})
+    with pytest.raises(RecipeError, match="set one of command, program and function"):
+        ExternalAgent(program="codex", command="x")
+    with pytest.raises(RecipeError, match="workspace: there is no folder"):
+        ExternalAgent(command="x", workspace=str(tmp_path / "none"))

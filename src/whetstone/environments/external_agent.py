@@ -21,10 +21,13 @@ import contextlib
 import inspect
 import os
 import shlex
+import shutil
 import signal
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec
@@ -37,6 +40,7 @@ from whetstone.chat.api.requests import (
     split_thinking,
 )
 from whetstone.environments.agent_server import MODEL, AgentServer
+from whetstone.environments.coding_agents import fill_placeholders, find_coding_agent, read_changed_files
 from whetstone.environments.dependencies import require_package
 from whetstone.environments.hosting.workers import fixed_hash_variables
 from whetstone.environments.protocol import MAX_BRANCH_POINTS, Observation, StepResult
@@ -44,6 +48,7 @@ from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, Tas
 from whetstone.plugins import find_part
 from whetstone.sandbox import Limits, sandboxed_process
 from whetstone.strict_json import to_plain_values
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.tools.side_effects import Effect, declared_effect
 from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import EndReason, Task
@@ -68,10 +73,14 @@ class ExternalAgent:
 
     Args:
         command: Command to run, with `{task}` for the task's prompt and `{id}` for its id; or
+        program: Name of a known coding agent, instead of a command: `claude-code`, `codex`,
+            `opencode` or `mini-swe-agent`. It runs in a new home folder.
         function: `package.module:name`, called with those of `task`, `id`, `messages`, `base_url`,
             `anthropic_base_url`, `api_key` and `model` that it has parameters for; async, or plain in a separate
             thread.
         folder: Working directory of a command; empty: the current directory.
+        workspace: Folder whose copy is the working directory of each episode, instead of `folder`. The text of files
+            that the agent wrote is in `trajectory.final["files"]`, by their relative paths.
         variables: Environment variables of a command, in addition to `OPENAI_BASE_URL`, `OPENAI_API_KEY` and
             `OPENAI_MODEL`, and the same of `ANTHROPIC`.
         crash: Consequence of an agent that fails. `outcome`: the episode ends and the reward scores it; `error`: the
@@ -80,6 +89,7 @@ class ExternalAgent:
             and `readable`, writes only to its home, and reaches only its model.
         readable: Other folders that the sandboxed command can read, such as the environment in which its program is
             installed.
+        start_seconds: Time after which a command without a request is ended; it may wait for a login, or update itself.
         limits: Resource limits of the sandbox; the episode limits time and output. 2 GiB per process by default.
 
     Raises:
@@ -93,18 +103,29 @@ class ExternalAgent:
         self,
         *,
         command: str | Sequence[str] = (),
+        program: str = "",
         function: str | Callable[..., Any] = "",
         folder: str = "",
+        workspace: str = "",
         variables: Mapping[str, str] | None = None,
         crash: str = "outcome",
         sandbox: bool = False,
         readable: Sequence[str] = (),
+        start_seconds: float = 300.0,
         limits: Limits | None = None,
     ) -> None:
-        if bool(command) == bool(function):
-            raise RecipeError("environment agent: set either command or function")
+        if bool(command) + bool(function) + bool(program) != 1:
+            raise RecipeError("environment agent: set one of command, program and function")
         if crash not in ("outcome", "error"):
             raise RecipeError(f'environment agent: crash must be "outcome" or "error", got "{crash}"')
+        if workspace and (folder or sandbox or function):
+            raise RecipeError("environment agent: workspace requires a command, and neither folder nor sandbox")
+        if workspace and not os.path.isdir(workspace):
+            raise RecipeError(f"environment agent: workspace: there is no folder {workspace}; create it")
+        variables = dict(variables or {})
+        if program:
+            agent = find_coding_agent(program, variables.get("PATH"))
+            command, variables = agent.command, {**agent.variables, **variables}
         if sandbox and not command:
             raise RecipeError(
                 "environment agent: sandbox: a function runs in this process and cannot be sandboxed; "
@@ -114,7 +135,11 @@ class ExternalAgent:
             raise RecipeError("environment agent: readable and limits require `sandbox: true`")
         self._command = shlex.split(command) if isinstance(command, str) else list(command)
         self._function = find_part("agent", function, {}) if isinstance(function, str) and function else function
-        self._folder, self._variables, self._crash = folder, dict(variables or {}), crash
+        folder = os.path.abspath(folder) if folder else ""
+        self._folder, self._variables, self._crash = folder, variables, crash
+        self._workspace, self._program, self._start_seconds = workspace, program, start_seconds
+        self._printed = b""
+        """End of the output of a running command."""
         self._sandbox, self._readable, self._limits = sandbox, tuple(readable), limits or _LIMITS
         self._id = uuid.uuid4().hex
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
@@ -152,13 +177,28 @@ class ExternalAgent:
                 self._running = asyncio.ensure_future(self._run(task, url))
                 self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
                 await asyncio.wait({first}, timeout=_STARTING_SECONDS)
-            request = await first
+            request = await self._wait_for_first_request(first)
         finally:
             first.cancel()
         if request is None:
             self._raise_internal_error()
             raise EpisodeError(f"the agent ended without a request to its model: {self._ending()}")
         return self._observe(request)
+
+    async def _wait_for_first_request(self, first: asyncio.Future[_Request | None]) -> _Request | None:
+        """Return the first request; None if the agent ended without one.
+
+        Raises:
+            EpisodeError: If a command sends no request in `start_seconds`.
+        """
+        await asyncio.wait({first}, timeout=self._start_seconds if self._command else None)
+        if first.done():
+            return first.result()
+        last = sanitize_text(self._printed.decode(errors="replace")).strip().rpartition("\n")[2][-200:]
+        raise EpisodeError(
+            f"the agent sent no request to its model in {self._start_seconds:g} s; its last output: "
+            f"{last or 'none'}; if it waits for a login or updates itself, disable that by `variables`"
+        )
 
     async def step(self, action: Message) -> StepResult:
         """Answer the agent's oldest pending request with the action and return its next request.
@@ -316,16 +356,29 @@ class ExternalAgent:
             self.final |= {"failed": describe_exception(error)[:500]}
 
     async def _run_command(self, task: Task) -> None:
-        """Run the command until it exits; store its last line of output and exit status."""
-        argv = [part.replace("{task}", task.prompt).replace("{id}", task.id) for part in self._command]
+        """Run the command until it exits; store its last line of output, exit status and files."""
         assert self._server is not None
+        port = f"http://127.0.0.1:{sandboxed_process.PORT}" if self._sandbox else self._server.url
+        base = f"{port}/episodes/{self._id}"
+        values = {"task": task.prompt, "id": task.id, "base_url": f"{base}/v1", "host_url": base}
+        argv = [fill_placeholders(part, values) for part in self._command]
+        variables = {name: fill_placeholders(value, values) for name, value in self._variables.items()}
+        variables = {**_client_variables(base), **variables}
+        folder = self._folder
         async with contextlib.AsyncExitStack() as stack:
+            if self._workspace or (self._program and not self._sandbox):
+                place = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+                (place / "home").mkdir()
+                variables = {"HOME": str(place / "home"), **variables}
+                if self._workspace:
+                    folder = str(place / "work")
+                    await asyncio.to_thread(shutil.copytree, self._workspace, folder, symlinks=True)
+            variables = {"PWD": folder, **variables} if folder else variables  # some programs read only this
             if self._sandbox:
-                base = f"http://127.0.0.1:{sandboxed_process.PORT}/episodes/{self._id}"
                 inside = await sandboxed_process.start_program(
                     argv,
-                    folder=self._folder,
-                    variables={**_client_variables(base), **self._variables},
+                    folder=folder,
+                    variables=variables,
                     limits=self._limits,
                     also_readable=self._readable,
                 )
@@ -334,21 +387,26 @@ class ExternalAgent:
                 stack.callback((await self._server.serve_socket(inside.door)).close)
                 inside.release()
             else:
-                variables = {
-                    **fixed_hash_variables(),
-                    **_client_variables(f"{self._server.url}/episodes/{self._id}"),
-                    **self._variables,
-                }
-                process = await _start(argv, self._folder, variables)
+                process = await _start(argv, folder, {**fixed_hash_variables(), **variables})
                 stack.push_async_callback(_end, process)
             assert process.stdout is not None
             assert process.stderr is not None
-            printed, complained = await asyncio.gather(_tail(process.stdout), _tail(process.stderr))
+            printed, complained = await asyncio.gather(self._tail(process.stdout), self._tail(process.stderr))
             code = await process.wait()
+            if self._workspace:
+                files = await asyncio.to_thread(read_changed_files, Path(folder), Path(self._workspace))
+                self.final["files"] = files
         last = printed.strip().rpartition("\n")[2]
         self.final = {"answer": last, "exit": code} | self.final
         if code:
             self.final["failed"] = f"exit status {code}: {complained.strip().rpartition(chr(10))[2]}"[:500]
+
+    async def _tail(self, stream: asyncio.StreamReader) -> str:
+        """Read a stream to its end and return its last `_MAX_OUTPUT_BYTES` bytes as text."""
+        tail = b""
+        while more := await stream.read(_MAX_OUTPUT_BYTES):
+            tail = self._printed = (tail + more)[-_MAX_OUTPUT_BYTES:]
+        return tail.decode(errors="replace")
 
     def _ending(self) -> str:
         """Return a description of how the agent ended, for error messages."""
@@ -447,11 +505,3 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(TimeoutError):  # a process that left the group may hold its output open
         async with asyncio.timeout(_LINGERING_SECONDS):
             await process.communicate()
-
-
-async def _tail(stream: asyncio.StreamReader) -> str:
-    """Read a stream to its end and return its last `_MAX_OUTPUT_BYTES` bytes as text."""
-    tail = b""
-    while more := await stream.read(_MAX_OUTPUT_BYTES):
-        tail = (tail + more)[-_MAX_OUTPUT_BYTES:]
-    return tail.decode(errors="replace")
