@@ -94,6 +94,29 @@ weights = [tools.inspect(item) for item in range(1, 7)]  # positional or keyword
 With `persistence: reset`, a call of `python` or `shell` depends on nothing but itself (`stateless`): methods that undo
 calls (`rollout.context_rewrites: [rollback]`, CLEANER) and episodes that continue after recorded turns need no replay.
 
+## Large tool catalogs (tool retrieval)
+
+`catalog` shows a model only some of many tools; it searches the rest with `find_tools`. A generated catalog of 500
+similar tools, with requests that use other words than their descriptions:
+
+```yaml
+environment:
+  tools: [{name: catalog, generated: 500, expansion: clauses}]   # or file: tools.jsonl
+tasks: {source: tool_requests}
+reward: {name: verdict, pays: score}
+policy: {tiny: {context_length: 4096}}   # a search result has five declarations of tools
+rollout: {max_new_tokens: 64}
+```
+
+- **How are tools searched?** By words (BM25), by vectors (`embedding:`), or by both, combined by reciprocal rank.
+- **How do I add example requests?** A line of the file has `"requests": ["call off the bill"]` in addition to the tool.
+- **How are queries expanded?** `expansion: clauses` also searches each clause of a request that needs several tools.
+  A function `module:function` returns other queries, such as those that a model writes.
+- **How good is the search?** The verdict of a task with the needed tools (`private: {tools: [NAME, ...]}`) has
+  `recall_at_k`, `sufficiency_at_k` and `called`, which become components of the reward `verdict`: `reward/recall_at_k`
+  in the metrics. With `pays: score`, the reward is the recall: a ranking feedback for DPO or any other method.
+- **What if two tools share a name?** One line names the file and the second tool; nothing starts.
+
 ## The sandbox
 
 `python`, `shell` and `files` run in processes that are isolated from the machine. `sandbox: auto` selects the strongest

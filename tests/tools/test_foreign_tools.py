@@ -685,7 +685,7 @@ def test_task_selects_its_tools(files):
         Toolset([catalogue]), ("get_weather", {"of": "Bern"}), task=Task("t", "What is the weather in Bern?")
     )
     assert texts[0].text == "rain"
-    with pytest.raises(RecipeError, match="there are no tools; set `file` or `functions`"):
+    with pytest.raises(RecipeError, match="there are no tools; set `file`, `functions` or `generated`"):
         ToolCatalog()
 
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
 
 from paper_properties import exact
 from whetstone.analysis.exact import Figure
 from whetstone.chat import ToolCall
 from whetstone.environments.built_in.knapsack import Knapsack, KnapsackTasks
+from whetstone.tasks.tool_requests import ToolRequests
 from whetstone.tools import Python, Toolset
+from whetstone.tools.generated_tools import generate_tools
+from whetstone.tools.tool_retrieval import Finder, recall_at_k, split_clauses
 from whetstone.trajectory import Task
 
 _INSPECT = "items = {n: tools.inspect(n) for n in range(1, COUNT + 1)}"
@@ -79,3 +88,50 @@ def missing_variables_are_of_one_cell_of_four() -> list[Figure]:
         Figure("characters of code with repeated state, of code without", ">", 1.0,
                total(True, "reset", 2) / total(False, "persistent", 2)),
     ]  # fmt: skip
+
+
+def _trigram_vectors(texts: Sequence[str]) -> Any:
+    """Return normalized counts of hashed letter trigrams, an embedding without a model."""
+    vectors = np.zeros((len(texts), 512), dtype=np.float32)
+    for row, text in enumerate(texts):
+        low = f" {text.lower()} "
+        for start in range(len(low) - 2):
+            vectors[row, zlib.crc32(low[start : start + 3].encode()) % 512] += 1
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+
+
+@exact(
+    "toolshed",
+    of=[Finder, split_clauses, recall_at_k],
+    note="generated tools and requests: half of a request's words are synonyms that no description contains; vectors "
+    "are letter trigrams, and expansion splits clauses instead of asking a model",
+)
+def enriched_documents_and_expansion_raise_recall() -> list[Figure]:
+    """In a catalog of 500 tools, example requests raise Recall@5 of requests for two or three tools over the plain
+    search by words or vectors, and query expansion raises it further. The words of a tool's name always find it."""
+    tools = generate_tools(500)
+    specs, requests = [spec for spec, _ in tools], {spec.name: texts for spec, texts in tools}
+    source = ToolRequests(levels=[2, 3])
+    tasks = [source.task(index) for index in range(200)]
+    plain, enriched = Finder(specs), Finder(specs, requests=requests)
+    vectors = Finder(specs, embedding=_trigram_vectors, mode="vectors")
+
+    def recall(finder: Finder, *, expand: bool) -> float:
+        return fmean(
+            recall_at_k(
+                finder.search_all([task.prompt, *(split_clauses(task.prompt) if expand else [])], 5),
+                task.private["tools"],
+                5,
+            )
+            for task in tasks
+        )
+
+    by_words, by_requests = recall(plain, expand=False), recall(enriched, expand=False)
+    by_name = fmean(recall_at_k(plain.search(spec.name.replace("_", " "), 5), [spec.name], 5) for spec in specs)
+    return [
+        Figure("Recall@5 of a query with the words of a tool's name", "=", 1.0, by_name),
+        Figure("Recall@5 with example requests, over BM25", ">", by_words, by_requests),
+        Figure("the same, over vectors", ">", recall(vectors, expand=False), by_requests),
+        Figure("Recall@5 with example requests and expansion", ">", by_requests, recall(enriched, expand=True)),
+        Figure("Recall@5 with expansion and without examples, over BM25", ">=", by_words, recall(plain, expand=True)),
+    ]

@@ -7,6 +7,7 @@ from whetstone.tasks.gsm8k import GSM8K
 from whetstone.tasks.humaneval import HumanEval
 from whetstone.tasks.jsonl import Jsonl
 from whetstone.tasks.tabular import HuggingFace, Parquet
+from whetstone.tasks.tool_requests import ToolRequests
 
 SOURCES = {
     "arithmetic": Arithmetic,
@@ -17,5 +18,6 @@ SOURCES = {
     "humaneval": HumanEval,
     "jsonl": Jsonl,
     "parquet": Parquet,
+    "tool_requests": ToolRequests,
 }
 """Task sources by their name in a recipe (`tasks.source`)."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from whetstone.tools.corpus import Passage, list_files, read_passages
 
 Embedding = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 """Function from [N] texts to [N, D] vectors."""
+_Item = TypeVar("_Item")
 RANK_CONSTANT = 60
 _BATCH = 256
 _MOST_QUERY_WORDS = 64
@@ -119,15 +120,38 @@ def open_index(place: Path, embedding: Embedding | None = None) -> Index:
     return Index(_tantivy().Index.open(str(place / "words")), vectors, embedding)
 
 
-def in_memory(texts: Iterable[tuple[str, str]]) -> Index:
-    """Return an index of (id, text) pairs that exists only in memory."""
+def in_memory(texts: Iterable[tuple[str, str]], embedding: Embedding | None = None) -> Index:
+    """Return an index of (id, text) pairs that exists only in memory; with vectors if there is an embedding."""
+    texts = list(texts)
     index = _tantivy().Index(_schema())
     writer = index.writer(heap_size=64 << 20, num_threads=1)
     for number, (id, text) in enumerate(texts):
         writer.add_document(_document(Passage(id, "", text), number))
     writer.commit()
     index.reload()
-    return Index(index)
+    if embedding is None or not texts:
+        return Index(index)
+    vectors = np.concatenate([embedding([text for _, text in batch]) for batch in _batches(texts)])
+    index_of_vectors = _usearch().Index(ndim=vectors.shape[1], metric="cos")
+    index_of_vectors.add(np.arange(len(texts)), vectors)
+    return Index(index, index_of_vectors, embedding)
+
+
+def fuse_rankings(rankings: Iterable[Sequence[Hit]], count: int) -> list[Hit]:
+    """Return the best `count` passages by reciprocal rank fusion: the sum of 1 / (60 + rank) over the rankings.
+
+    Equal scores are sorted by id.
+
+    Source: reciprocal rank fusion, 2009, https://doi.org/10.1145/1571941.1572114.
+    """
+    scores: dict[str, float] = {}
+    passages: dict[str, Passage] = {}
+    for hits in rankings:
+        for rank, hit in enumerate(hits, 1):
+            scores[hit.passage.id] = scores.get(hit.passage.id, 0.0) + 1 / (RANK_CONSTANT + rank)
+            passages[hit.passage.id] = hit.passage
+    best = sorted(scores, key=lambda id: (-scores[id], id))[:count]
+    return [Hit(passages[id], scores[id]) for id in best]
 
 
 class Index:
@@ -165,18 +189,13 @@ class Index:
         return [Hit(passage, score) for key, score in by_key if (passage := self._find_by_number(key)) is not None]
 
     def by_both(self, query: str, count: int) -> list[Hit]:
-        """Return the best `count` passages by reciprocal rank fusion of both searches: the sum of 1 / (60 + rank).
+        """Return the best `count` passages by reciprocal rank fusion of both searches; see `fuse_rankings`."""
+        return fuse_rankings((self.by_words(query, 4 * count), self.by_vectors(query, 4 * count)), count)
 
-        Source: reciprocal rank fusion, 2009, https://doi.org/10.1145/1571941.1572114.
-        """
-        scores: dict[str, float] = {}
-        passages: dict[str, Passage] = {}
-        for hits in (self.by_words(query, 4 * count), self.by_vectors(query, 4 * count)):
-            for rank, hit in enumerate(hits, 1):
-                scores[hit.passage.id] = scores.get(hit.passage.id, 0.0) + 1 / (RANK_CONSTANT + rank)
-                passages[hit.passage.id] = hit.passage
-        best = sorted(scores, key=lambda id: (-scores[id], id))[:count]
-        return [Hit(passages[id], scores[id]) for id in best]
+    def search(self, query: str, count: int, mode: Literal["words", "vectors", "both"]) -> list[Hit]:
+        """Return the best `count` passages by `words`, `vectors` or `both`."""
+        methods = {"words": self.by_words, "vectors": self.by_vectors, "both": self.by_both}
+        return methods[mode](query, count)
 
     def get_passage(self, id: str) -> Passage | None:
         """Return the passage with an id; None if it does not exist."""
@@ -208,8 +227,8 @@ def _document(passage: Passage, number: int) -> Any:
     return _tantivy().Document.from_dict(fields, _schema())
 
 
-def _batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
-    iterator = iter(passages)
+def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    iterator = iter(items)
     while batch := list(islice(iterator, _BATCH)):
         yield batch
 

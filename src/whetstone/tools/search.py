@@ -64,9 +64,7 @@ class Search:
             query: What to look for, in a few words.
             count: How many results, up to 20.
         """
-        hits: list[Hit] = {"words": self.index.by_words, "vectors": self.index.by_vectors, "both": self.index.by_both}[
-            self.mode
-        ](query, max(1, min(count, _MOST_RESULTS)))
+        hits = self.index.search(query, max(1, min(count, _MOST_RESULTS)), self.mode)
         if not hits:
             return "nothing found"
         return "\n\n".join(_format_results(hit) for hit in hits)
@@ -161,10 +159,17 @@ def _format_results(hit: Hit) -> str:
 
 @functools.cache
 def _index(corpus: str, embedding: str | None, words: int, index: str | None) -> Index:
-    encoder: Embedding | None = None
-    if embedding is not None and ":" in embedding:
-        encoder = find_part("embedding", embedding, {})
-    elif embedding is not None:
-        encoder = find_part("embedding", "whetstone.tools.embedding:encoder_in", {})(embedding)
+    encoder = load_embedding(embedding) if embedding is not None else None
     folder = Path(index) if index is not None else None
     return build_index(Path(corpus), words=words, embedding=encoder, name=embedding or "", folder=folder)
+
+
+def load_embedding(name: str) -> Embedding:
+    """Return an embedding: `package.module:function`, or the encoder of a folder.
+
+    Raises:
+        RecipeError: If the function or the encoder does not exist.
+    """
+    if ":" in name:
+        return find_part("embedding", name, {})  # type: ignore[no-any-return]
+    return find_part("embedding", "whetstone.tools.embedding:encoder_in", {})(name)  # type: ignore[no-any-return]
