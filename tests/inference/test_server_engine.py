@@ -40,6 +40,7 @@ from whetstone.inference import (
 )
 from whetstone.inference.engine_check import check_weight_sync
 from whetstone.inference.engine_factory import ENGINES
+from whetstone.inference.server_types import read_metrics
 from whetstone.policies import build_tiny, load_policy, save_policy
 from whetstone.policies.adapters import add_adapters, load_adapters
 from whetstone.trajectory import TokenSequence
@@ -458,6 +459,52 @@ def test_recipe_that_requires_a_missing_capability_is_refused():
     with pytest.raises(RecipeError, match=message):
         check_capabilities(VLLMEngine.capabilities, needed, engine="vllm")
     assert LocalEngine.capabilities == EngineCapabilities()
+
+
+@pytest.mark.parametrize(("kind", "engine", "preemptions"), [(*KINDS[0], 3), (*KINDS[1], 0)])
+def test_load_is_that_of_the_metrics_of_the_server(folder, kind, engine, preemptions):
+    async def what(engine):
+        before = await engine.measure_load()
+        await some(engine)
+        return before, await engine.measure_load()
+
+    with served(kind, folder) as server:
+        before, after = play(build_restarting_engine(engine, address=server.url), what)
+    assert (before.waiting, before.preemptions) == (0, preemptions)
+    assert 0 < before.kv_usage < after.kv_usage < 1  # the connection samples, too
+
+
+def test_prefixes_that_a_server_has_lost_count_as_preempted(folder):
+    async def what(engine):
+        lost = []
+        for episode, number in (("a", 80), ("a", 90), ("a", 100), ("b", 80), ("a", 110)):
+            server.engine._rows.invalidate_prefixes(keep=False) if number == 100 else None
+            await engine.generate(GenerateRequest(TokenSequence((PROMPT * 2)[:number]), Sampling(1), episode))
+            lost.append((await engine.measure_load()).preemptions - 3)
+        await engine.load_weights(named(folder), 1)
+        await engine.generate(GenerateRequest(TokenSequence((PROMPT * 2)[:120]), Sampling(1), "a"))
+        return lost, (await engine.measure_load()).preemptions - 3
+
+    with served(VLLM, folder) as server:
+        lost, after_weights = play(VLLMEngine(address=server.url), what)
+    assert lost == [0, 0, 1, 1, 1]
+    assert after_weights == 1  # all keys are computed again, as they must be
+
+
+@pytest.mark.parametrize(("kind", "engine"), KINDS)
+def test_server_without_metrics_is_refused_for_an_adaptive_limit(folder, kind, engine):
+    with (
+        served(kind, folder, lacks=["/metrics"]) as server,
+        pytest.raises(
+            EngineError, match=r"reports no load at /metrics .* auto requires; start it with.*, or set a num"
+        ),
+    ):
+        play(engine(address=server.url), lambda engine: engine.measure_load())
+
+
+def test_samples_of_one_metric_are_summed_and_fractions_are_not():
+    text = '# TYPE a gauge\na_total{e="0"} 2\na_total{e="1"} 3 1700000\nusage{x="}"} 0.5\nusage 0.25\nodd\nb nan\n'
+    assert read_metrics(text) == {"a_total": 5.0, "usage": 0.5}
 
 
 def findings(engine, policy):

@@ -150,6 +150,12 @@ class ModelServer:
     def label(self, label):
         self.labels[self.loaded] = label
 
+    def metrics(self, usage, waiting, **more):
+        load = self.within(self.engine.measure_load())
+        values = {usage: load.kv_usage, waiting: load.waiting, **more}
+        lines = [f'{name}{{engine="0",model_name="policy"}} {value}' for name, value in values.items()]
+        return "\n".join(["# HELP a line of text", *lines, 'other_bucket{le="+Inf"} NaN', ""]).encode()
+
 
 def ignore_weights(server):
     """Let a server confirm new weights without loading them."""
@@ -217,6 +223,9 @@ class VLLM(ModelServer):
             "/weight_info": lambda *_: {"weight_version": self.labels[self.loaded]},
             "/update_weight_version": self.update_version,
             "/collective_rpc": self.rpc,
+            "/metrics": lambda *_: self.metrics(
+                "vllm:kv_cache_usage_perc", "vllm:num_requests_waiting", **{"vllm:num_preemptions_total": 3.0}
+            ),
         }
 
     def tokenize(self, body, query):
@@ -371,6 +380,7 @@ class SGLang(ModelServer):
             "/continue_generation": lambda *_: {"status": "ok"},
             "/flush_cache": lambda *_: (200, b"Cache flushed."),
             "/update_weights_from_disk": self.update,
+            "/metrics": lambda *_: self.metrics("sglang:token_usage", "sglang:num_queue_reqs"),
         }
 
     def abort(self, body, query):

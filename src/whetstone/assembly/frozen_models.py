@@ -113,7 +113,7 @@ class _Local:
             trust_remote_code=trusted,
             device=policy_device(resolved),
             chat=read_chat,
-            max_sequences=resolved.recipe.rollout.max_in_flight,
+            max_sequences=resolved.recipe.rollout.max_episodes,
         )
         self._episodes = count()
 

@@ -116,10 +116,10 @@ def _shares(resolved: Resolved, size: ModelSize, *, trains: bool) -> Iterator[Me
         yield from _auxiliary_memory(resolved, stage, size, device)
     if size.layers:
         if recipe.engine.name == "local":
-            rows = size.cache_bytes(recipe.rollout.max_in_flight * size.context, dtype)
+            rows = size.cache_bytes(recipe.rollout.max_episodes * size.context, dtype)
             room = cache_bytes(device, recipe.engine.options.get("cache_gib"))
             rows = rows if room is None else min(rows, room)
-            what = f"KV cache of {recipe.rollout.max_in_flight} episodes"
+            what = f"KV cache of {recipe.rollout.max_episodes} episodes"
             yield MemoryShare(what, rows, device, is_permanent=False)
         if stage is not None:
             tokens = stage.micro_batch_tokens

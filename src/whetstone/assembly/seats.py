@@ -82,7 +82,7 @@ def build_frozen_actors(assembly: RunComponents) -> dict[str, Actor]:
             trust_remote_code=trusted,
             device=policy.device,
             dtype=policy.dtype,
-            max_sequences=rollout.max_in_flight,
+            max_sequences=rollout.max_episodes,
         )
         try:
             other = member.policy

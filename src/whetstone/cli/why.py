@@ -115,7 +115,7 @@ def _slow(run_dir: Path, as_json: bool) -> None:
     lines = record.stored_lines(run_dir)
     waits = whetstone.analysis.measure_waits(lines) if lines else None
     slowness = whetstone.analysis.find_bottleneck(
-        rows, waits, admit_ahead=ahead, max_in_flight=recipe.rollout.max_in_flight
+        rows, waits, admit_ahead=ahead, max_in_flight=recipe.rollout.max_episodes
     )
     if as_json:
         click.echo(to_json({"stage": stage, **asdict(slowness)}))

@@ -71,6 +71,11 @@ class KVSlots:
         """Whether a slot is free or idle, so that a request can be admitted."""
         return bool(self._free or self._resting)
 
+    @property
+    def num_owned(self) -> int:
+        """Number of slots that belong to an episode in progress."""
+        return len(self._of_episode)
+
     def allocate_slot(
         self, episode: str, keys: Sequence[int], prompt: Sequence[int], usable: int
     ) -> tuple[KVSlot, tuple[KVSlot, int] | None] | str:

@@ -37,6 +37,7 @@ from whetstone.inference.kv_cache import bytes_per_token
 from whetstone.inference.kv_slots import KVSlots
 from whetstone.inference.protocol import (
     EngineCapabilities,
+    EngineLoad,
     EngineStatistics,
     GenerateRequest,
     Generation,
@@ -194,6 +195,11 @@ class LocalEngine:
         self._interrupted = True
         self._wake()
         await update.done
+
+    async def measure_load(self) -> EngineLoad:
+        """Return the load: KV slots of episodes in progress, and those they lost; see `ReportsLoad`."""
+        waiting = 0 if self._rows.has_vacant_slot else len(self._waiting)
+        return EngineLoad(self._rows.num_owned / self._row_count, waiting, self._rows.evictions)
 
     async def sleep(self) -> None:
         """Free the KV cache until the next request; see `SupportsSleep.sleep`."""

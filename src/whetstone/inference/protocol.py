@@ -261,6 +261,31 @@ class EngineCapabilities:
     """Whether images are supported in prompts and in tokens to score."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """Load of an engine at one moment."""
+
+    kv_usage: float
+    """Fraction of the KV cache that sequences in progress use, in [0, 1]."""
+    waiting: int
+    """Number of requests that wait for room in the engine."""
+    preemptions: int
+    """Number of sequences so far that lost their keys to another one and are recomputed."""
+
+
+class ReportsLoad(Protocol):
+    """Optional protocol of an engine that reports its load; required by `rollout.max_in_flight: auto`."""
+
+    async def measure_load(self) -> EngineLoad:
+        """Return the current load.
+
+        Raises:
+            EngineError: If the engine cannot report its load; the message has the remedy.
+            InfrastructureError: If the engine does not respond.
+        """
+        ...
+
+
 class HasTokenizer(Protocol):
     """Optional protocol of an engine with a tokenizer, which should be the policy's."""
 

@@ -27,6 +27,7 @@ from whetstone.inference.protocol import (
     Generation,
     HasTokenizer,
     InFlight,
+    ReportsLoad,
     Scores,
     SupportsSleep,
     Weights,
@@ -147,14 +148,14 @@ class RestartingEngine:
                     raise
 
     def __getattr__(self, name: str) -> Any:
-        """Return an optional method of the engine: `tokenize` or `sleep`.
+        """Return an optional method of the engine: `tokenize`, `sleep` or `measure_load`.
 
         The method calls the engine that is alive at the time of the call, after a restart if necessary.
 
         Raises:
             AttributeError: If the engine has no such method.
         """
-        if name not in protocol_members(HasTokenizer, SupportsSleep):
+        if name not in protocol_members(HasTokenizer, SupportsSleep, ReportsLoad):
             raise AttributeError(name)
         getattr(self._engine, name)
         return functools.partial(self._call_live_engine, name)

@@ -29,6 +29,7 @@ from whetstone.errors import EngineError, InfrastructureError, PromptTooLong
 from whetstone.inference.engine_capabilities import check_media
 from whetstone.inference.protocol import (
     EngineCapabilities,
+    EngineLoad,
     EngineStatistics,
     GenerateRequest,
     Generation,
@@ -47,6 +48,7 @@ from whetstone.inference.server_types import (
     apply_forced_tokens,
     is_plain,
     length_until_stop,
+    read_metrics,
     version_label,
 )
 from whetstone.inference.weight_transfer import WeightFolder
@@ -56,6 +58,8 @@ _SECONDS_BETWEEN_ABORTS = 0.2
 """Interval at which an abort is repeated, in seconds."""
 _PROBED = 6
 """Number of tokens sampled to detect which log-probs the server returns."""
+_SHORTEST_PREFIX = 64
+"""Smallest prefix in tokens whose loss is counted: a server caches whole blocks."""
 _SURE = 1e-3
 """Absolute value up to which the log-prob of a sample counts as certain."""
 
@@ -98,6 +102,11 @@ class ServerEngine(ABC):
 
     server: str
     """Name of the kind of server, for messages."""
+    load_metrics: tuple[Sequence[str], Sequence[str], Sequence[str]]
+    """Names of the metrics at `/metrics`, each with its older names: used fraction of the KV cache, waiting requests,
+    preempted sequences."""
+    load_metrics_by: str
+    """How to start a server that has these metrics, for messages."""
     capabilities = EngineCapabilities(
         entropies=False, model_logprobs=False, forced_tokens=False, seeds=False, constraints=False, top_logprobs=False
     )
@@ -158,6 +167,10 @@ class ServerEngine(ABC):
         self._count_under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._prefixes: dict[str, tuple[str, int]] = {}
+        """Key of the prefix cache and number of tokens of the last request of each episode in progress."""
+        self._num_lost = 0
+        """Number of requests whose prefix should have been in the cache of the server and was not."""
         self._aborting: set[asyncio.Task[None]] = set()
         self._statistics = EngineStatistics()
         self._busy_since = 0.0
@@ -216,6 +229,7 @@ class ServerEngine(ABC):
             )
             version = self.version
             reply = await self._send(question)
+            self._note_prefix(request.episode, question, reply)
             if ended is not None:  # nothing left to sample, but the server samples at least one token
                 reply = replace(reply, tokens=(), logprobs=(), labels=(), finish=ended)
             return self._generation(forced, reply, sampling, asked_under=version)
@@ -242,6 +256,29 @@ class ServerEngine(ABC):
             self._versions(reply.labels, self.version)
             return Scores(reply.prompt_logprobs, (math.nan,) * len(reply.prompt_logprobs))
 
+    async def measure_load(self) -> EngineLoad:
+        """Return the load by the server's metrics; see `ReportsLoad`.
+
+        Episodes that wait for tools use no room by these metrics. Their lost prefixes, which the server computes again
+        in the next turn, are counted with the preempted sequences.
+
+        Raises:
+            EngineError: If the server has no metrics, or not those that are required.
+        """
+        await self._ready()
+        response = await self.at.request("GET", "/metrics")
+        if response.status >= 500:
+            raise InfrastructureError(self.at.describe_response("/metrics", response))
+        samples = read_metrics(response.text) if response.status < 300 else {}
+        values = [next((samples[name] for name in names if name in samples), None) for names in self.load_metrics]
+        usage, waiting, preemptions = values
+        if usage is None or waiting is None:
+            raise self.at.build_error(
+                f"reports no load at /metrics ({self.load_metrics[0][0]}), which rollout.max_in_flight: auto requires; "
+                f"{self.load_metrics_by}, or set a number"
+            )
+        return EngineLoad(min(1.0, usage), int(waiting), int(preemptions or 0) + self._num_lost)
+
     def abort(self, episode: str) -> None:
         """Abort the requests of an episode on the server; see `Engine.abort`."""
         for own in self._under_way.get(episode, ()):
@@ -253,8 +290,11 @@ class ServerEngine(ABC):
                 task.add_done_callback(self._aborting.discard)
 
     def forget(self, episode: str) -> None:
-        """Do nothing: a server evicts the least recently used keys by itself. See `Engine.forget`."""
-        return
+        """Forget the length of an episode's prefix; a server evicts the least recently used keys by itself.
+
+        See `Engine.forget`.
+        """
+        self._prefixes.pop(episode, None)
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
         """Transfer weights to the server; see `Engine.load_weights`.
@@ -394,6 +434,13 @@ class ServerEngine(ABC):
                 del self._under_way[episode]
             if entered:
                 self._leave()
+
+    def _note_prefix(self, episode: str, question: ServerRequest, reply: ServerResponse) -> None:
+        """Count a request whose episode has lost most of its keys; nothing counts if the server reports none."""
+        key, length = self._prefixes.get(episode, ("", 0))
+        is_long = length >= _SHORTEST_PREFIX and self._statistics.cached_tokens > 0
+        self._num_lost += key == question.cache and is_long and reply.cached_tokens < length // 2
+        self._prefixes[episode] = question.cache, len(question.tokens)
 
     @property
     def _cache_key(self) -> str:

@@ -7,6 +7,7 @@ Note:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -54,6 +55,30 @@ class ServerResponse:
 def version_label(version: int) -> str:
     """Return the label under which a server reports tokens of a policy version."""
     return f"whetstone-{version}"
+
+
+def read_metrics(text: str) -> dict[str, float]:
+    """Read metrics in the text format of Prometheus.
+
+    Samples of one name with different labels are summed; for fractions (names with `usage`) it is the maximum.
+
+    Args:
+        text: Body of a response of `/metrics`.
+
+    Returns:
+        Value by name, without labels. Lines that do not parse are ignored.
+    """
+    samples: dict[str, float] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition("{") if "{" in line else line.partition(" ")
+        try:
+            value = float(rest.rpartition("}")[2].split()[0])
+        except (ValueError, IndexError):
+            continue
+        if not name.startswith("#") and not math.isnan(value):
+            known = samples.get(name, 0.0)
+            samples[name] = max(known, value) if "usage" in name else known + value
+    return samples
 
 
 def token_labels(

@@ -33,6 +33,8 @@ class SGLangEngine(ServerEngine):
     """
 
     server = "SGLang"
+    load_metrics = (("sglang:token_usage",), ("sglang:num_queue_reqs",), ())
+    load_metrics_by = "start it with --enable-metrics"
     of_the_draw_by = "start it without SGLANG_RETURN_ORIGINAL_LOGPROB"
     capabilities = EngineCapabilities(
         entropies=False,
@@ -45,7 +47,13 @@ class SGLangEngine(ServerEngine):
     )
 
     def _command(self, python: str, model: str, port: int, options: Mapping[str, Any]) -> list[str]:
-        needed = {"model_path": model, "host": "127.0.0.1", "port": port, "enable_lora": self._lora}
+        needed = {
+            "model_path": model,
+            "host": "127.0.0.1",
+            "port": port,
+            "enable_lora": self._lora,
+            "enable_metrics": True,
+        }
         return [python, "-m", "sglang.launch_server", *as_flags({**needed, **options})]
 
     async def tokenize(self, text: str) -> tuple[int, ...]:

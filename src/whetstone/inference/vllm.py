@@ -54,6 +54,12 @@ class VLLMEngine(ServerEngine):
     """
 
     server = "vLLM"
+    load_metrics = (
+        ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        ("vllm:num_requests_waiting",),
+        ("vllm:num_preemptions_total",),
+    )
+    load_metrics_by = "start it without --disable-log-stats"
     of_the_draw_by = "start it with --logprobs-mode processed_logprobs"
 
     def __init__(self, *, transfer: Literal["folder", "ipc"] = "folder", **server: Any) -> None:

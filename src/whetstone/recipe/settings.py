@@ -41,6 +41,9 @@ from whetstone.recipe.stage_settings import (
     coerce_items,
 )
 
+MIN_AUTO_EPISODES, MAX_AUTO_EPISODES = 4, 512
+"""Smallest and largest number of concurrent episodes with `rollout.max_in_flight: auto`."""
+
 
 class StartSettings(Settings):
     """Checkpoint of another run from which a new run starts. Short form: `RUN` or `RUN@STEP`."""
@@ -239,8 +242,10 @@ class RolloutSettings(Settings):
     """Strings that end a turn when they are generated, in addition to the stop strings of the chat format."""
     max_new_tokens: int = Field(256, ge=1)
     """Maximum number of tokens per turn."""
-    max_in_flight: int = Field(256, ge=1)
-    """Maximum number of concurrent episodes."""
+    max_in_flight: Annotated[int, Field(ge=1)] | Literal["auto"] = 256
+    """Maximum number of concurrent episodes. `auto`: adapted to the free KV cache of the engine, from 4 to 512; if the
+    cache is full, the youngest episodes are cancelled and played again later. Not with
+    Ray (`scale.backend`)."""
     group_timeout_seconds: Seconds | Literal["auto", "none"] = "auto"
     """Deadline from a group's first episode to its last; episodes that are not finished then end by `timeout` with the
     turns that they have. `auto`: 10 times the 95th percentile of measured groups, at least 5 minutes, once 16 groups
@@ -248,6 +253,11 @@ class RolloutSettings(Settings):
     reward_timeout_seconds: float = Field(600.0, gt=0)
     """Deadline for the reward of one episode, or of one group if the reward compares episodes; afterwards there is no
     score."""
+
+    @property
+    def max_episodes(self) -> int:
+        """Maximum number of concurrent episodes as a number; for `auto` the upper end of its range."""
+        return MAX_AUTO_EPISODES if self.max_in_flight == "auto" else self.max_in_flight
 
 
 class AggregationSettings(Settings):

@@ -59,6 +59,9 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if faults is not None and not (faults.error_rate or faults.stale_rate or faults.delay_seconds):
         yield "environment.fault_injection", "injects no faults: set error_rate, stale_rate or delay_seconds"
     rollout = recipe.rollout
+    if rollout.max_in_flight == "auto" and recipe.scale.on_ray:
+        problem = f"auto adapts to one engine, and scale.backend is {recipe.scale.backend}; set a number"
+        yield "rollout.max_in_flight", problem
     for number, tracker in enumerate(recipe.trackers):
         if tracker.name in (other.name for other in recipe.trackers[:number]):
             yield f"trackers.{number}", f'"{tracker.name}" is listed twice'

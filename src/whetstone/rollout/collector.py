@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,10 +28,12 @@ from typing import Any
 from whetstone.capabilities import implements_protocol
 from whetstone.chat import Chat, Message
 from whetstone.environments.protocol import Environment, Observation, StepResult
-from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
+from whetstone.errors import EngineError, InfrastructureError, PromptTooLong, RecipeError
 from whetstone.failure_causes import StartupFailureMonitor, find_failure_cause
+from whetstone.inference.protocol import EngineLoad, ReportsLoad
 from whetstone.rewards import GroupReward, Reward, score_group, score_trajectory
 from whetstone.rollout.actors import PolicyActor
+from whetstone.rollout.concurrency import AdaptiveLimit, ConcurrencyController, EpisodeCancelled, EpisodeSlots
 from whetstone.rollout.deadlines import GroupClock, MeasuredDeadline
 from whetstone.rollout.episode_inputs import EpisodeLimits, Fork
 from whetstone.rollout.group_sampler import EpisodeRequest, GroupSampler
@@ -66,7 +68,12 @@ class Collector:
     reward: Reward
     limits: EpisodeLimits
     max_in_flight: int
-    """Maximum number of concurrent episodes."""
+    """Maximum number of concurrent episodes; with `concurrency`, the maximum of its limit."""
+    concurrency: ConcurrencyController | None = None
+    """Adapts the limit of concurrent episodes to the load of the policy's engine; None: the limit is fixed."""
+    can_cancel: bool = True
+    """Whether episodes are cancelled, and played again, if `concurrency` lowers the limit. False for tools with side
+    effects, which a second attempt would repeat."""
     infrastructure_retries: int = 2
     """Number of retries of an episode after a failure of a server, sandbox or engine; after the last one the episode is
     invalid."""
@@ -94,7 +101,9 @@ class Collector:
     freed: Callable[[], None] | None = None
     """Callback when an episode has ended and its slot is free; called in the task of the episode, but not after a
     pause."""
-    _places: asyncio.Semaphore = field(init=False)
+    _slots: EpisodeSlots = field(init=False)
+    _adaptive: AdaptiveLimit | None = field(default=None, init=False)
+    _num_started: int = field(default=0, init=False)
     _vacant: asyncio.Event = field(init=False)
     too_long: int = field(default=0, init=False)
     """Number of tasks left out because their prompts leave no room for a response."""
@@ -105,7 +114,12 @@ class Collector:
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
             raise ValueError(f"max_in_flight: must be at least 1, got {self.max_in_flight}")
-        self._places = asyncio.Semaphore(self.max_in_flight)
+        self._slots = EpisodeSlots(self.max_in_flight)
+        if self.concurrency is not None:
+            self._slots.limit = min(self.concurrency.limit, self.max_in_flight)
+            self._adaptive = AdaptiveLimit(
+                self.concurrency, self._slots, self._measure_load, on_change=self._see_vacancy
+            )
         self._vacant = asyncio.Event()
         self._vacant.set()
         self._watch = Watch()
@@ -302,20 +316,25 @@ class Collector:
         self._watch.queued += 1
         self._vacant.clear()
         try:
-            await self._places.acquire()
+            await self._slots.acquire()
         finally:
             self._watch.queued -= 1
         self._see_vacancy()
+        self._num_started += 1
+        age = self._num_started
         with self._watched(request.id):
             over = True
+            if self._adaptive is not None and self._adaptive.error is not None:
+                self._slots.release()
+                raise self._adaptive.error
             try:
                 clock.start()
                 with waiting_for("its start state"):
                     fork = await request.begins()
-                trajectory = await self._attempts(request, fork, clock)
+                trajectory = await self._attempts(request, fork, clock, age)
                 over = not request.only_pauses(trajectory)
             finally:
-                self._places.release()
+                self._slots.release()
                 self._see_vacancy()
                 if over and self.freed is not None:
                     self.freed()
@@ -371,14 +390,62 @@ class Collector:
         elif not isinstance(self.reward, GroupReward):  # a group reward is computed when the group is complete
             self._beginning.record_result(None)
 
+    async def _measure_load(self) -> EngineLoad:
+        engine = self.actor.engine if isinstance(self.actor, PolicyActor) else None
+        if engine is None or not implements_protocol(engine, ReportsLoad):
+            raise EngineError(
+                "rollout.max_in_flight: auto requires an engine that reports its load (measure_load); set a number"
+            )
+        return await engine.measure_load()
+
+    def concurrency_metrics(self) -> dict[str, float]:
+        """Return the metrics of the adaptive limit; empty if the limit is fixed."""
+        return self._adaptive.metrics() if self._adaptive is not None else {}
+
     def _see_vacancy(self) -> None:
-        if self._watch.queued == 0 and not self._places.locked():
+        if self._watch.queued == 0 and not self._slots.is_full:
             self._vacant.set()
         else:
             self._vacant.clear()
 
-    async def _attempts(self, request: EpisodeRequest, fork: Fork | None, clock: GroupClock) -> Trajectory:
-        """Play the episode; retry after failures of the infrastructure, with exponential back-off."""
+    async def _played_whole(
+        self,
+        request: EpisodeRequest,
+        play: Callable[[], Coroutine[Any, Any, Trajectory]],
+        record: EpisodeRecord | None,
+        age: int,
+    ) -> tuple[int, Trajectory]:
+        """Play an attempt, again from the start each time that it is cancelled because the limit shrank.
+
+        Returns:
+            The number of the attempt in the status, and its trajectory.
+        """
+        can_cancel = self._adaptive is not None and self.can_cancel and request.seat is None
+        while True:
+            running = self._watch.begin()
+            try:
+                return running, await (self._slots.run_attempt(age, play()) if can_cancel else play())
+            except EpisodeCancelled:
+                self._watch.drop(running)
+            except BaseException:
+                self._watch.drop(running)
+                raise
+            if record is not None:
+                record.drop(request.id)
+            request.hooks.restarted()
+            with waiting_for("a slot"):
+                self._watch.queued += 1
+                try:
+                    await self._slots.yield_slot()
+                finally:
+                    self._watch.queued -= 1
+            self._see_vacancy()
+
+    async def _attempts(self, request: EpisodeRequest, fork: Fork | None, clock: GroupClock, age: int) -> Trajectory:
+        """Play the episode; retry after failures of the infrastructure, with exponential back-off.
+
+        An attempt that is cancelled because the limit shrank is repeated from the start, and not counted.
+        """
         id = request.id
         # one player of a game cannot restart without the others
         retries, record = (0, None) if request.seat is not None else (self.infrastructure_retries, self.record)
@@ -390,12 +457,13 @@ class Collector:
                 if record is not None:
                     record.drop(id)
                 request.hooks.restarted()
-            running, actor = self._watch.begin(), self.others.get(request.role, self.actor)
-            try:
-                trajectory = await run_episode(
+            actor = self.others.get(request.role, self.actor)
+
+            async def play(actor: Actor = actor) -> Trajectory:
+                return await run_episode(
                     request.task,
                     environment=await self._try_make(),
-                    actor=_WatchedActor(actor, self._watch),
+                    actor=_WatchedActor(actor, self._watch, self._adaptive),
                     chat=self.chat,
                     limits=clock.limit_episode(replace(limits, max_turns=request.max_turns)),
                     id=id,
@@ -406,9 +474,8 @@ class Collector:
                     hooks=request.hooks,
                     seat=request.seat,
                 )
-            except BaseException:
-                self._watch.drop(running)
-                raise
+
+            running, trajectory = await self._played_whole(request, play, record, age)
             if isinstance(actor, PolicyActor) and actor.member:
                 trajectory = replace(trajectory, member=actor.member)
             if self.tool_watch is not None:
@@ -488,6 +555,7 @@ class _WatchedActor:
 
     actor: Actor
     watch: Watch
+    adaptive: AdaptiveLimit | None
 
     async def act(self, moment: ActorInput) -> Action:
         self.watch.acting += 1
@@ -495,6 +563,8 @@ class _WatchedActor:
             return await self.actor.act(moment)
         finally:
             self.watch.acting -= 1
+            if self.adaptive is not None:
+                self.adaptive.count_turn()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.actor, name)  # other attributes of the actor

@@ -82,7 +82,7 @@ class EngineReplica:
         if not uses_merged_weights(policy) and any(p.dtype != policy.dtype for p in policy.model.parameters()):
             policy = _with_model(policy, clone_trainable(policy.model, dtype=policy.dtype))
         recipe = making.resolved.recipe
-        options = {"policy": policy, "max_sequences": recipe.rollout.max_in_flight, "heard": lambda line: None}
+        options = {"policy": policy, "max_sequences": recipe.rollout.max_episodes, "heard": lambda line: None}
 
         def create_engine(version: int) -> Engine:
             new_engine: Engine = build_component(

@@ -250,7 +250,7 @@ class _Cluster:
             learners.add(max(self.fewest, round(self.gpus * part / wide) * wide))
         separate = [Balance(n, (self.gpus - n) // wide, wide, False) for n in sorted(learners) if self.gpus - n >= wide]
         for balance in [*separate, Balance(self.gpus, self.gpus // wide, wide, True)]:
-            yield balance, self.simulated(balance, self.settings, self.resolved.recipe.rollout.max_in_flight)
+            yield balance, self.simulated(balance, self.settings, self.resolved.recipe.rollout.max_episodes)
 
     def predict_own(self, own: Balance) -> Own:
         """Predict the throughput of the recipe's own split.
@@ -271,7 +271,7 @@ class _Cluster:
             detail = f"each would hold {memory.total:.1f} of {gpu.memory_gib:g} GiB; use {self.fewest} or more"
             detail += " that each compute whole layers" if own.together > 1 else ""
             raise self.resolved.error("scale.learner_processes", f"{own.learners} GPUs of the learner: {detail}")
-        return Own(own, self.simulated(own, self.settings, self.resolved.recipe.rollout.max_in_flight))
+        return Own(own, self.simulated(own, self.settings, self.resolved.recipe.rollout.max_episodes))
 
     def replica_over(self, tensor_parallel: int) -> ReplicaMemory:
         """Return the memory of a replica that is spread over `tensor_parallel` GPUs."""
@@ -281,7 +281,7 @@ class _Cluster:
 
     def changes(self, balance: Balance, now: SimulationSummary) -> Iterator[PlannedChange]:
         """Yield other values of one or two keys that improve the throughput by at least 5 %."""
-        settings, places = self.settings, self.resolved.recipe.rollout.max_in_flight
+        settings, places = self.settings, self.resolved.recipe.rollout.max_episodes
         ahead = settings.admit_ahead
         tried: list[tuple[dict[str, Any], ReinforcementSettings, int]] = [
             ({"rollout.max_in_flight": 4 * places}, settings, 4 * places),

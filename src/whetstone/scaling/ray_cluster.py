@@ -262,7 +262,7 @@ async def _workers(
 ) -> WorkerPool:
     """Start the initial environment workers and return the pool; late workers start when the cluster has room."""
     recipe = assembly.resolved.recipe
-    scale, places = recipe.scale, math.ceil(recipe.rollout.max_in_flight / recipe.scale.environment_workers)
+    scale, places = recipe.scale, math.ceil(recipe.rollout.max_episodes / recipe.scale.environment_workers)
     # a worker computes nothing, and its node may lack the policy's device
     resolved = assembly.resolved.with_changes({"policy.device": "cpu", "policy.dtype": "float32"})
     making = WorkerSpec(
@@ -291,7 +291,7 @@ async def _workers(
         workers,
         late=[worker(k) for k in range(first, first + scale.late_workers)],
         places=places,
-        total=recipe.rollout.max_in_flight if scale.late_workers else None,
+        total=recipe.rollout.max_episodes if scale.late_workers else None,
         patience_seconds=scale.start_timeout_seconds,
         notify=notify,
     )
@@ -305,7 +305,7 @@ def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly:
         "num_cpus": cpus,
         "num_gpus": gpus,
         "max_restarts": _FOR_EVER,
-        "max_concurrency": assembly.resolved.recipe.rollout.max_in_flight + _OVERHEAD,
+        "max_concurrency": assembly.resolved.recipe.rollout.max_episodes + _OVERHEAD,
         "scheduling_strategy": "SPREAD",
         **more,
     }

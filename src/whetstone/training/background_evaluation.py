@@ -107,7 +107,7 @@ class BackgroundEvaluations:
     def _engine(self, step: int, policy: Policy) -> Engine:
         recipe, sampled = self.assembly.resolved.recipe, self.assembly.with_components(policy=policy).sampled_model()
         policy = replace(policy, model=sampled)
-        return ENGINES["local"](policy=policy, max_sequences=recipe.rollout.max_in_flight, version=step)
+        return ENGINES["local"](policy=policy, max_sequences=recipe.rollout.max_episodes, version=step)
 
     async def _evaluate_copy(self, assembly: RunComponents, path: Path, stage: str, step: int, validates: bool) -> None:
         recipe = assembly.resolved.recipe

@@ -189,6 +189,7 @@ class UpdateGroups:
                     "time/turn_deadline": collector.turn_deadline,
                     "time/group_deadline": collector.group_deadline,
                 }
+                metrics |= collector.concurrency_metrics()
             metrics |= {
                 "episode/retried": float(collector.status().retried),
                 "group/buffered": float(stream.finished - len(groups.sampled)),
