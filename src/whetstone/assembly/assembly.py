@@ -34,7 +34,13 @@ from whetstone.assembly.frozen_models import frozen_models
 from whetstone.assembly.instantiate import build_component, build_function, lookup_component
 from whetstone.assembly.members import reward_member
 from whetstone.assembly.offline_data import StoredReader
-from whetstone.assembly.rollout_components import build_evaluation_strategy, build_method, build_strategy
+from whetstone.assembly.rollout_components import (
+    build_controller,
+    build_evaluation_strategy,
+    build_method,
+    build_strategy,
+    count_engine_sequences,
+)
 from whetstone.assembly.seats import build_frozen_actors, build_member_actors, build_sampling
 from whetstone.assembly.task_components import build_reward, build_source
 from whetstone.capabilities import implements_protocol
@@ -42,7 +48,6 @@ from whetstone.chat import Chat, ToolCallFormat, ToolSpec
 from whetstone.environments import Environment
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, Member, RestartingEngine, check_capabilities, uses_merged_weights
-from whetstone.inference.kv_cache import bytes_per_token
 from whetstone.inference.protocol import ReportsLoad
 from whetstone.learning.columns import critic_heads
 from whetstone.learning.credit_assignment import CreditParts
@@ -52,11 +57,9 @@ from whetstone.policies import (
     Policy,
     build_critic,
     clone_trainable,
-    free_memory,
     freeze_parameters,
 )
 from whetstone.recipe import Part, ReinforcementSettings, Resolved
-from whetstone.recipe.settings import MIN_AUTO_EPISODES
 from whetstone.record.starting import resolve_start
 from whetstone.rewards import Reward, provided_columns
 from whetstone.rollout import (
@@ -71,7 +74,6 @@ from whetstone.rollout import (
     Strategy,
 )  # fmt: skip
 from whetstone.rollout.cluster import Cluster
-from whetstone.rollout.concurrency import ConcurrencyController
 from whetstone.rollout.deadlines import group_deadline, turn_deadline
 from whetstone.rollout.optional_protocols import ReadsEntropies
 from whetstone.rollout.protocol import Stateful
@@ -369,7 +371,11 @@ class RunComponents:
         recipe = self.resolved.recipe
         ahead = recipe.reinforcement is not None and recipe.reinforcement.admit_ahead > 0
         policy = replace(self.policy, model=self.sampled_model(keeps_weights=ahead))
-        arguments = {"policy": policy, "max_sequences": self._max_sequences(policy), "heard": heard}
+        arguments = {
+            "policy": policy,
+            "max_sequences": count_engine_sequences(self.resolved.recipe, policy),
+            "heard": heard,
+        }
 
         def make(version: int) -> Engine:  # another engine for the same model samples from the weights last loaded
             engine: Engine = build_component(
@@ -387,20 +393,6 @@ class RunComponents:
         self._check_capabilities(first)
         # an engine with a server keeps the weights last given, for a restarted server
         return first if isinstance(first, RestartingEngine) else RestartingEngine(make, heard=heard, first=first)
-
-    def _max_sequences(self, policy: Policy) -> int:
-        """Return the maximum number of sequences of the engine.
-
-        An adaptive limit of episodes is at most what half of the free memory of a CPU holds.
-        """
-        recipe = self.resolved.recipe
-        count = recipe.rollout.max_episodes
-        is_limited = recipe.engine.name != "local" or recipe.engine.options.get("cache_gib") is not None
-        if recipe.rollout.max_in_flight != "auto" or is_limited or policy.device.type != "cpu":
-            return count
-        free = free_memory(policy.device)
-        each = bytes_per_token(policy.model) * policy.context_length
-        return count if free is None else max(MIN_AUTO_EPISODES, min(count, free // 2 // each))
 
     def sampled_model(self, *, keeps_weights: bool = False) -> torch.nn.Module:
         """Return the model that the engine samples from.
@@ -512,7 +504,7 @@ class RunComponents:
             reward=self.reward,
             limits=limits,
             max_in_flight=recipe.rollout.max_episodes,
-            concurrency=self._build_controller() if isinstance(actor, PolicyActor) else None,
+            concurrency=build_controller(recipe) if isinstance(actor, PolicyActor) else None,
             can_cancel=not recipe.environment.allow_effects,
             record=record,
             turn_deadline=turn_deadline(recipe.environment.turn_timeout_seconds),
@@ -527,12 +519,6 @@ class RunComponents:
             tool_watch=self.tool_watch,
         )
         return collector if self.cluster is None else self.cluster.distribute_collector(collector)
-
-    def _build_controller(self) -> ConcurrencyController | None:
-        rollout = self.resolved.recipe.rollout
-        if rollout.max_in_flight != "auto":
-            return None
-        return ConcurrencyController(min_limit=MIN_AUTO_EPISODES, max_limit=rollout.max_episodes)
 
     def policy_actor(self, engine: Engine, *, temperature: float, member: str | None = None) -> PolicyActor:
         """Return an actor that samples from an engine with the sampling settings of the recipe.

@@ -21,9 +21,13 @@ from whetstone.data import StoredMixture
 from whetstone.environments import Environment
 from whetstone.environments.protocol import Seats, TakesSeat, supports_forking
 from whetstone.errors import TaskError
-from whetstone.recipe import DataSettings, Part, Resolved, StoredMixtureSettings
+from whetstone.inference.kv_cache import bytes_per_token
+from whetstone.policies import Policy, free_memory
+from whetstone.recipe import DataSettings, Part, Recipe, Resolved, StoredMixtureSettings
+from whetstone.recipe.settings import MIN_AUTO_EPISODES
 from whetstone.rollout import MethodComponents, Strategy
 from whetstone.rollout.budget_allocation import ALLOCATIONS
+from whetstone.rollout.concurrency import ConcurrencyController
 from whetstone.rollout.context_rewrites import REWRITES
 from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
 from whetstone.rollout.dynamic_sampling import DYNAMIC_SAMPLING
@@ -337,3 +341,24 @@ def _arguments(resolved: Resolved, source: Source, vocabulary: int) -> dict[str,
         "vocabulary": vocabulary,
         "stored_groups": None,
     }
+
+
+def build_controller(recipe: Recipe) -> ConcurrencyController | None:
+    """Return the controller of `rollout.max_in_flight: auto`; None for a fixed limit."""
+    if recipe.rollout.max_in_flight != "auto":
+        return None
+    return ConcurrencyController(min_limit=MIN_AUTO_EPISODES, max_limit=recipe.rollout.max_episodes)
+
+
+def count_engine_sequences(recipe: Recipe, policy: Policy) -> int:
+    """Return the maximum number of concurrent sequences of an engine.
+
+    With `rollout.max_in_flight: auto`, a local engine on a CPU has at most what half of the free memory holds.
+    """
+    count = recipe.rollout.max_episodes
+    is_limited = recipe.engine.name != "local" or recipe.engine.options.get("cache_gib") is not None
+    if recipe.rollout.max_in_flight != "auto" or is_limited or policy.device.type != "cpu":
+        return count
+    free = free_memory(policy.device)
+    each = bytes_per_token(policy.model) * policy.context_length
+    return count if free is None else max(MIN_AUTO_EPISODES, min(count, free // 2 // each))

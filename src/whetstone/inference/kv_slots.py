@@ -14,6 +14,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from whetstone.inference.protocol import EngineLoad
+
 BLOCK = 16
 """Number of tokens per hashed block of the prefix search."""
 
@@ -71,10 +73,14 @@ class KVSlots:
         """Whether a slot is free or idle, so that a request can be admitted."""
         return bool(self._free or self._resting)
 
-    @property
-    def num_owned(self) -> int:
-        """Number of slots that belong to an episode in progress."""
-        return len(self._of_episode)
+    def measure_load(self, num_queued: int) -> EngineLoad:
+        """Return the load: slots of episodes in progress, and the number of slots that such episodes lost.
+
+        Args:
+            num_queued: Number of requests without a slot; they wait for one if none is free or idle.
+        """
+        waiting = 0 if self.has_vacant_slot else num_queued
+        return EngineLoad(len(self._of_episode) / len(self.rows), waiting, self.evictions)
 
     def allocate_slot(
         self, episode: str, keys: Sequence[int], prompt: Sequence[int], usable: int

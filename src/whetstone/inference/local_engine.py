@@ -197,9 +197,8 @@ class LocalEngine:
         await update.done
 
     async def measure_load(self) -> EngineLoad:
-        """Return the load: KV slots of episodes in progress, and those they lost; see `ReportsLoad`."""
-        waiting = 0 if self._rows.has_vacant_slot else len(self._waiting)
-        return EngineLoad(self._rows.num_owned / self._row_count, waiting, self._rows.evictions)
+        """Return the load by the slots of episodes in progress; see `ReportsLoad`."""
+        return self._rows.measure_load(len(self._waiting))
 
     async def sleep(self) -> None:
         """Free the KV cache until the next request; see `SupportsSleep.sleep`."""
@@ -236,9 +235,8 @@ class LocalEngine:
     def _check_ids(self, ids: Sequence[int]) -> None:
         low, high = min(ids), max(ids)
         if low < 0 or high >= self._vocabulary:
-            wrong = low if low < 0 else high
             raise ValueError(
-                f"token id {wrong} is outside the model's vocabulary of {self._vocabulary}; "
+                f"token id {low if low < 0 else high} is outside the model's vocabulary of {self._vocabulary}; "
                 "use the model's own tokenizer"
             )
 
@@ -428,8 +426,7 @@ class LocalEngine:
                 steps=bool(speaking),
             )
             self._streamer.schedule_callbacks(self._running, loop)
-            ended = any(request.is_ended for request in self._running)
-            if self._interrupted or ended or self._should_admit():
+            if self._interrupted or any(request.is_ended for request in self._running) or self._should_admit():
                 return
 
     def _prefill(self, wanted: Sequence[tuple[int, Request]]) -> int:
