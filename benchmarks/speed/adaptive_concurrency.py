@@ -183,7 +183,7 @@ async def play_episodes(count: int, tool_seconds: float, limit: int | None, pref
         return number
 
     async def own_slot(number: int) -> None:
-        await slots.acquire()
+        await slots.take_slot()
         try:
             while True:
                 try:
@@ -192,7 +192,7 @@ async def play_episodes(count: int, tool_seconds: float, limit: int | None, pref
                 except EpisodeCancelled:
                     await slots.yield_slot()
         finally:
-            slots.release()
+            slots.return_slot()
 
     began = loop.time()
     await asyncio.gather(*(own_slot(number) for number in range(count)))

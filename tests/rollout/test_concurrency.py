@@ -87,18 +87,18 @@ class TestSlots:
             slots, ended = EpisodeSlots(5), []
 
             async def play(age):
-                await slots.acquire()
+                await slots.take_slot()
                 try:
                     await slots.run_attempt(age, asyncio.sleep(60))
                 except EpisodeCancelled:
                     ended.append(age)
-                slots.release()
+                slots.return_slot()
 
             tasks = [asyncio.create_task(play(age)) for age in (3, 1, 5, 2, 4)]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            slots.resize(3)
-            slots.resize(3)  # those that are ending count as gone
+            slots.set_limit(3)
+            slots.set_limit(3)  # those that are ending count as gone
             for _ in range(20):
                 await asyncio.sleep(0)
             for task in tasks:
@@ -119,7 +119,7 @@ class TestSlots:
             slots, inside, over = EpisodeSlots(limit), [0], []
 
             async def use(number):
-                await slots.acquire(is_first=number % 5 == 0)
+                await slots.take_slot(is_first=number % 5 == 0)
                 inside[0] += 1
                 over.append(inside[0] > slots.num_used)
                 try:
@@ -132,13 +132,13 @@ class TestSlots:
                             inside[0] += 1
                 finally:
                     inside[0] -= 1
-                    slots.release()
+                    slots.return_slot()
 
             tasks = [asyncio.create_task(use(number)) for number in range(20)]
             for _ in range(30):
                 await asyncio.sleep(0)
                 if random.random() < 0.3:
-                    slots.resize(random.randint(1, 6))
+                    slots.set_limit(random.randint(1, 6))
                 if random.random() < 0.3:
                     random.choice(tasks).cancel()
             await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)

@@ -316,7 +316,7 @@ class Collector:
         self._watch.queued += 1
         self._vacant.clear()
         try:
-            await self._slots.acquire()
+            await self._slots.take_slot()
         finally:
             self._watch.queued -= 1
         self._see_vacancy()
@@ -325,7 +325,7 @@ class Collector:
         with self._watched(request.id):
             over = True
             if self._adaptive is not None and self._adaptive.error is not None:
-                self._slots.release()
+                self._slots.return_slot()
                 raise self._adaptive.error
             try:
                 clock.start()
@@ -334,7 +334,7 @@ class Collector:
                 trajectory = await self._attempts(request, fork, clock, age)
                 over = not request.only_pauses(trajectory)
             finally:
-                self._slots.release()
+                self._slots.return_slot()
                 self._see_vacancy()
                 if over and self.freed is not None:
                     self.freed()

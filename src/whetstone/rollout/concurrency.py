@@ -146,7 +146,7 @@ class EpisodeSlots:
         """Whether a new caller has to wait."""
         return self.num_used >= self.limit or any(not waiter.done() for waiter in self._waiting)
 
-    async def acquire(self, *, is_first: bool = False) -> None:
+    async def take_slot(self, *, is_first: bool = False) -> None:
         """Wait for a slot.
 
         Args:
@@ -164,12 +164,12 @@ class EpisodeSlots:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():  # the slot was already assigned
-                self.release()
+                self.return_slot()
             elif waiter in self._waiting:
                 self._waiting.remove(waiter)
             raise
 
-    def release(self) -> None:
+    def return_slot(self) -> None:
         """Return a slot."""
         self.num_used -= 1
         self._assign_free()
@@ -179,14 +179,14 @@ class EpisodeSlots:
 
         The caller has a slot afterwards, also if the wait is cancelled.
         """
-        self.release()
+        self.return_slot()
         try:
-            await self.acquire(is_first=True)
+            await self.take_slot(is_first=True)
         except asyncio.CancelledError:
             self.num_used += 1
             raise
 
-    def resize(self, limit: int) -> None:
+    def set_limit(self, limit: int) -> None:
         """Change the limit; cancel the youngest attempts above it."""
         self.limit = limit
         self._assign_free()
@@ -198,7 +198,7 @@ class EpisodeSlots:
             self.num_cancelled += 1
 
     async def run_attempt(self, age: int, play: Coroutine[Any, Any, T]) -> T:
-        """Run an attempt of an episode, which `resize` can cancel.
+        """Run an attempt of an episode, which `set_limit` can cancel.
 
         Args:
             age: Number of the episode in the order in which episodes started; kept when it is played again.
@@ -264,7 +264,7 @@ class AdaptiveLimit:
         turns, self._num_turns = self._num_turns, 0
         limit = self.controller.observe_load(self.load, running=self.slots.num_used, turns=turns, seconds=seconds)
         if limit != self.slots.limit:
-            self.slots.resize(limit)
+            self.slots.set_limit(limit)
             self.on_change()
 
     def metrics(self) -> dict[str, float]:
