@@ -19,6 +19,7 @@ from whetstone.rollout.context_transforms import (
     Hint,
     Instructions,
     Lessons,
+    OwnEpisodes,
     RubricPrompt,
 )
 from whetstone.rollout.context_transforms.budget_line import budget_level
@@ -34,7 +35,7 @@ from whetstone.rollout.context_transforms.prompt_proposers import (
 from whetstone.rollout.context_transforms.rubric_prompt import group_share, step_share
 from whetstone.rollout.protocol import EpisodeKey, EpisodeState
 from whetstone.rollout.strategies import Independent
-from whetstone.trajectory import Group, OffPolicy, Task
+from whetstone.trajectory import EndReason, Group, OffPolicy, Task
 
 WORDS = in_order(call("12*34"), assistant("408"))
 
@@ -368,6 +369,65 @@ def test_lessons_are_from_partly_solved_groups_and_bounded():
     assert restored.entries == view.entries
 
 
+# ------------------------------------------------------------ own episodes
+
+
+def test_own_episodes_of_the_task_are_shown_from_low_to_high_reward():
+    view = OwnEpisodes(episodes=2)
+    assert read(view, at()) == "go"
+    right = path("a", 1, [turn(calls=("ok",), observation="408"), turn("it is 408")])
+    wrong, between = path("b", 0, [turn("7")]), path("c", 0.5, [turn("8")])
+    view.observe(step_outcome(Group(TASK, (right, between, wrong))))
+    assert read(view, at()) == (
+        "Attempt 1, reward 0:\n7\n\nAttempt 2, reward 1:\npocket_calculator({})\n408\nit is 408\n\ngo"
+    )
+    assert read(view, at(task=Task("other", "?"))) == "go"
+    restored = OwnEpisodes(episodes=2)
+    restored.load_state(view.state())
+    assert read(restored, at()) == read(view, at())
+    view.observe(step_outcome(Group(TASK, (path("d", 0.25, [turn("9")]),))))
+    assert "reward 0.25" in read(view, at())
+    assert "reward 0:" not in read(view, at())
+
+
+def test_gain_over_episodes_worked_numbers():
+    """Task a: mean reward 1/4, then 1/2, then 3/4: a gain of 1/2. Task b: 1 and 1/2. Task c has one visit."""
+    view, tasks = OwnEpisodes(), [Task(name, name) for name in "abc"]
+    view.observe(step_outcome(group(1, 0, 0, 0, task=tasks[0]), group(1, 1, task=tasks[1])))
+    assert "gain" not in view.metrics()
+    view.observe(step_outcome(group(1, 1, 0, 0, task=tasks[0]), group(1, 0, task=tasks[2])))
+    view.observe(step_outcome(group(1, 1, 1, 0, task=tasks[0]), group(1, 0, task=tasks[1])))
+    assert view.metrics()["gain"] == pytest.approx((0.5 - 0.5) / 2)
+    assert view.visits == {"a": [0.25, 0.75], "b": [1.0, 0.5], "c": [0.5]}
+
+
+def test_episodes_longer_than_the_context_are_left_out_and_counted():
+    view = OwnEpisodes(episodes=3, max_characters=100)
+    long, short = path("a", 1, [turn("x" * 5000)]), path("b", 0, [turn("8")])
+    view.observe(step_outcome(Group(TASK, (long, short))))
+    assert read(view, at()) == "Attempt 1, reward 0:\n8\n\ngo"
+    assert view.metrics() == {"stored": 2.0, "left_out": 1.0}
+    narrow = OwnEpisodes(max_characters=10**6)
+    narrow.observe(step_outcome(Group(TASK, (long,))))
+    words = played(WORDS, context_transforms=(narrow,))  # a context of 2,000 tokens
+    assert words.ended is EndReason.TERMINATED
+    assert "xxx" not in CHAT.tokenizer.decode(words.turns[0].context.ids)
+    narrow.observe(step_outcome(Group(TASK, (long,))))
+    assert narrow.metrics()["left_out"] == 2
+
+
+def test_group_is_not_in_its_own_context():
+    view = OwnEpisodes()
+    method = MethodComponents(context_transforms={"own_episodes": view})
+    first = collected(Independent(group_size=2), WORDS, method=method)
+    assert all("Attempt" not in t.opening[0].text for t in first.trajectories)
+    view.observe(step_outcome(first))
+    second = collected(Independent(group_size=2), WORDS, method=method)
+    texts = {t.opening[0].text for t in second.trajectories}
+    assert len(texts) == 1
+    assert "Attempt 2, reward 1" in texts.pop()
+
+
 # ------------------------------------------------------------ experience
 
 
@@ -427,6 +487,7 @@ SILENT = {
     "demonstrations": DemonstrationPrompt(examples=["a"], counts=((0, 0),)),
     "rubric": RubricPrompt(steps=10, shared="binary", num_guided=0),
     "lessons": Lessons(),
+    "own_episodes": OwnEpisodes(),
     "experience": Experience(),
     "instructions": Instructions(texts=[""]),
 }
@@ -457,6 +518,9 @@ def test_transform_without_text_changes_nothing(name):
         (lambda: ExampleSelection(examples=["a"], temperature=0), "above 0"),
         (lambda: Instructions(texts=["a"], temperature=0), "above 0"),
         (lambda: Lessons(texts=["a", "b"], max_lessons=1), "at most 1"),
+        (lambda: OwnEpisodes(episodes=0), "from 1 to capacity"),
+        (lambda: OwnEpisodes(max_characters=0), "1 or more"),
+        (lambda: OwnEpisodes(context_fraction=0), "above 0 and at most 1"),
         (lambda: Experience(golden=0, warning=0), "must be at least 1"),
     ],
 )

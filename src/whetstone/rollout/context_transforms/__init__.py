@@ -7,6 +7,7 @@ from whetstone.rollout.context_transforms.experience import Experience as Experi
 from whetstone.rollout.context_transforms.hint import Hint as Hint
 from whetstone.rollout.context_transforms.prompt_population import Instructions as Instructions
 from whetstone.rollout.context_transforms.lessons import Lessons as Lessons
+from whetstone.rollout.context_transforms.own_episodes import OwnEpisodes as OwnEpisodes
 from whetstone.rollout.context_transforms.rubric_prompt import RubricPrompt as RubricPrompt
 
 CONTEXT_TRANSFORMS = {
@@ -17,5 +18,6 @@ CONTEXT_TRANSFORMS = {
     "hint": Hint,
     "instructions": Instructions,
     "lessons": Lessons,
+    "own_episodes": OwnEpisodes,
     "rubric": RubricPrompt,
 }
