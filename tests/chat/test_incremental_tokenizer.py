@@ -229,3 +229,27 @@ def test_cache_of_prompts_is_bounded(tokenizer_of):
         chat.open([user(str(number))], [])
     assert chat.open([user("x")], []) == first
     assert chat.open([user("x")], []) is not first
+
+
+def test_cached_results_depend_on_the_text_the_tools_and_the_limit(tokenizer_of, monkeypatch):
+    tokenizer = tokenizer_of("chatml")
+    chat = chat_for(tokenizer)
+    for text in ("4 + 5", "", "a" * 2000, "4 + 5"):
+        assert chat.encode(text) == tuple(tokenizer.encode(text, add_special_tokens=False))
+    call = ToolCall("calculator", '{"expression": "4 + 5"}')
+    ids = chat.write(assistant("", call), [CALCULATOR])
+    for _ in range(2):
+        assert len(chat.read(ids, [CALCULATOR], turn=0).tool_calls) == 1
+        assert not chat.read(ids, [CALCULATOR], turn=0, max_calls=0).tool_calls
+    assert [chat.read(ids, [CALCULATOR], turn=turn).tool_calls[0].id for turn in (3, 4)] == ["call_3_0", "call_4_0"]
+    offered = []
+    read = type(chat.format).read
+
+    def counted(self, text, tools):
+        offered.append(tuple(tools))
+        return read(self, text, tools)
+
+    monkeypatch.setattr(type(chat.format), "read", counted)
+    for tools in ([], [CALCULATOR], [CALCULATOR]):
+        chat.read(ids, tools, turn=0)
+    assert offered == [(), (CALCULATOR,)]

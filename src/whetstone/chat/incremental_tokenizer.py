@@ -15,10 +15,11 @@ Note:
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -38,7 +39,9 @@ Spoken = tuple[dict[str, Any] | TurnParts, ...]
 _HALF = re.compile("[\ud800-\udfff]")
 _PROBE = "\ue000probe\ue000"  # private-use characters: no template and no text contains them
 _ANSWERS = re.compile(r"call_\d+_(\d+)")
-_MAX_CACHED_PROMPTS = 64
+_MAX_CACHED_PROMPTS, _MAX_CACHED_TURNS, _MAX_CACHED_TEXTS = 64, 1024, 1024
+_MAX_CACHED_CHARACTERS = 1000
+"""Maximum length of a text whose token ids or parsed turn are cached."""
 T = TypeVar("T")
 
 
@@ -70,38 +73,40 @@ class Context:
         return self.tokens.ids
 
 
-class PromptCache(Generic[T]):
-    """Cache of recent prompts by their messages and tools.
+class ResultCache(Generic[T]):
+    """Cache of recent results that depend on a key and on the available tools, such as rendered prompts.
 
     Episodes of a group have the same prompt and mostly start consecutively. Rendering and tokenizing a prompt takes
-    about a millisecond on the event loop, which all episodes share. A template that renders the current time gives
-    other text tomorrow, so its prompts must not be cached.
+    about a millisecond on the event loop, which all episodes share.
 
     Args:
-        remembers: Whether to cache; False if the same messages can render to different text.
+        size: Maximum number of cached results.
+        remembers: Whether to cache; False if the same input can give another result. A template that renders the
+            current time gives other text tomorrow, so its prompts must not be cached.
     """
 
-    def __init__(self, *, remembers: bool) -> None:
-        self._remembers = remembers
-        self._known: dict[tuple[Message, ...], tuple[tuple[ToolSpec, ...], T]] = {}
+    def __init__(self, size: int, *, remembers: bool = True) -> None:
+        self._size, self._remembers = size, remembers
+        self._known: dict[Hashable, tuple[tuple[ToolSpec, ...], T]] = {}
 
-    def get_or_create(self, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], create: Callable[[], T]) -> T:
-        """Return the cached result for these messages and tools.
+    def get_or_create(self, key: Hashable, tools: Sequence[ToolSpec], create: Callable[[], T]) -> T:
+        """Return the cached result for a key and these tools.
 
         Call `create` and cache its result if there is none.
 
-        If 64 prompts are cached, the cache is emptied first.
+        If the cache is full, it is emptied first.
         """
         if not self._remembers:
             return create()
-        cached = self._known.get(messages)
-        if cached is not None and cached[0] == tools:
+        offered = tuple(tools)
+        cached = self._known.get(key)
+        if cached is not None and cached[0] == offered:
             return cached[1]
-        opened = create()
-        if len(self._known) >= _MAX_CACHED_PROMPTS:
+        created = create()
+        if len(self._known) >= self._size:
             self._known.clear()
-        self._known[messages] = tools, opened
-        return opened
+        self._known[key] = offered, created
+        return created
 
 
 class Chat:
@@ -129,7 +134,9 @@ class Chat:
         """
         self._named = tokenizer_name(tokenizer)
         self._show = template_renderer(tokenizer, self.variables)
-        self._prompts = PromptCache[Context](remembers=not uses_clock(tokenizer))
+        self._prompts = ResultCache[Context](_MAX_CACHED_PROMPTS, remembers=not uses_clock(tokenizer))
+        self._turns = ResultCache[tuple[str, str, Message]](_MAX_CACHED_TURNS)
+        self._encode_cached = functools.lru_cache(_MAX_CACHED_TEXTS)(self._encode)
         added = tokenizer.added_tokens_decoder
         self._token_text = {i: str(token.content) for i, token in added.items()}
         self.look_alikes = tuple(sorted({*self._token_text.values(), *format.markers}, key=len, reverse=True))
@@ -249,7 +256,13 @@ class Chat:
         return (text.removesuffix(sign) if sign in self.format.markers else text), end
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Tokenize a text without adding special tokens; unpaired surrogates become `�`."""
+        """Tokenize a text without adding special tokens; unpaired surrogates become `�`.
+
+        The results for recent short texts are cached: siblings often receive the same results of tools.
+        """
+        return self._encode_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else self._encode(text)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(_HALF.sub("\ufffd", text), add_special_tokens=False))
 
     def _check(self) -> None:
@@ -346,7 +359,15 @@ class Chat:
         return self._token_text.get(token) or str(self.tokenizer.decode([token], skip_special_tokens=False))
 
     def _split_turn(self, text: str, tools: Sequence[ToolSpec], limit: int | None = None) -> tuple[str, str, Message]:
-        """Split the text of a turn into (thought with its tags, thought, message with text and calls)."""
+        """Split the text of a turn into (thought with its tags, thought, message with text and calls).
+
+        A turn is split when it was sampled, and again when its context is extended; results for short texts are cached.
+        """
+        if len(text) > _MAX_CACHED_CHARACTERS:
+            return self._split_new_turn(text, tools, limit)
+        return self._turns.get_or_create((text, limit), tools, lambda: self._split_new_turn(text, tools, limit))
+
+    def _split_new_turn(self, text: str, tools: Sequence[ToolSpec], limit: int | None) -> tuple[str, str, Message]:
         opening, closing = self.dialect.thought_signs
         if self._ends.thought_end_separates_calls and not text.lstrip().startswith(opening.lstrip()):
             closing = ""  # the tag that ends a thought also separates calls, and this turn has no thought
