@@ -19,7 +19,7 @@ from whetstone.recipe import load_recipe
 from whetstone.recipe.settings import Recipe
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*(ROOT / "docs").glob("*/*.md"), ROOT / "README.md"])
+PAGES = sorted([*(ROOT / "docs").glob("*/*.md"), ROOT / "README.md", ROOT / "SKILL.md"])
 KEYS = {*Recipe.model_fields, "extends", "with"}
 RUN_ELSEWHERE = {"README.md", "your-own.md", "own-method.md", "trackers.md", "api.md", "export.md"}
 """Pages whose code runs in separate tests."""
