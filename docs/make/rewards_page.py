@@ -60,6 +60,27 @@ reward:
 The value is Σ weight · gate · factor · bounded(term). Each term is logged by its name, and its contribution as
 `NAME.paid`. Use `gate` or `times` for efficiency and process terms; added to the outcome, they reward giving up.
 
+### Is an auxiliary reward misleading? Learn its weight
+
+```yaml
+reward:
+  name: composed
+  primary: correct
+  terms:
+    correct: verdict
+    near: {name: "my_rewards:progress", weight: 0.5, learned: true}
+    style: {name: "my_rewards:style", weight: 0.3, task_weight: style}
+```
+
+The weight of a term with `learned: true` is multiplied by a factor in [0, 1], which is learned from the primary outcome
+(BARFI, reward alignment): after every step, a regression within groups finds how far each term goes with `primary`. A
+misleading term is switched off. Groups whose primary outcomes are equal are no evidence, so a helpful term keeps its
+weight while all episodes fail; `prior` is the number of episodes that outweigh it, `decay` forgets earlier steps. The
+factor is logged as `reward/NAME.factor` and stored with the score. It is part of the checkpoint.
+
+`task_weight: KEY` multiplies the weight by a number of the task's private data, so that tasks weigh terms themselves,
+such as immediate against long-term value. A task without a finite number under the key is an error of the reward.
+
 """
 
 DOCTOR = """## Can it be fooled?

@@ -1,7 +1,11 @@
 """A sum of terms: weights, conditions, and the parts of a score."""
 
+import json
+import math
 from dataclasses import replace
+from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +14,11 @@ from support.rewards import episode, group, score, task, turn
 from whetstone.errors import RecipeError
 from whetstone.rewards import REWARDS, make_reward, provided_columns
 from whetstone.rewards.composed import Composed, oldest_version
+from whetstone.rewards.learned_weights import LearnedWeights
+from whetstone.rewards.protocol import required_private_keys
 from whetstone.rewards.term import Fade, Term
-from whetstone.trajectory import Score
+from whetstone.rollout.protocol import Stateful, StepOutcome
+from whetstone.trajectory import Group, Score
 
 TASK = task("?", answer=7)
 
@@ -160,3 +167,130 @@ def test_success_names_a_term_and_parts_have_its_name():
         Composed(terms={"a": Term(reward=says())}, success="b")
     result = score_terms(a=says(2.0, parts={"a": 2.0, "inner": 0.5}))
     assert result.parts == {"a": 2.0, "a.inner": 0.5}
+
+
+# ------------------------------------------------------------ learned weights, and weights of tasks
+
+
+def learned(**more):
+    """Return a reward whose term `bonus` opposes the outcome and whose penalty of length goes with it."""
+
+    async def outcome(trajectory, task):
+        return Score(float(trajectory.final_text == "1"), success=trajectory.final_text == "1")
+
+    async def wrong(trajectory, task):
+        return Score(float(trajectory.final_text != "1"))
+
+    terms = {
+        "outcome": Term(reward=outcome),
+        "bonus": Term(reward=wrong, weight=0.5, learned=True),
+        "penalty": Term(reward=wrong, weight=-0.2, learned=True),
+    }
+    return Composed(terms=terms, primary="outcome", **more)
+
+
+def observed(reward, *texts):
+    """Score a group of answers and let the reward observe it; return the scores."""
+    scored = [replace(episode(text), score=score(reward, episode(text), TASK)) for text in texts]
+    reward.observe(StepOutcome(1, (Group(TASK, tuple(scored)),), {}, Random(0)))
+    return [each.score for each in scored]
+
+
+def test_term_that_opposes_the_outcome_is_switched_off():
+    reward = learned(prior=1.0)
+    assert isinstance(reward, Stateful)
+    assert [each.value for each in observed(reward, "1", "1", "0", "0")] == pytest.approx([1.0, 1.0, 0.3, 0.3])
+    result = score(reward, episode("0"), TASK)
+    # the penalty explains the outcome, β = 1; of the bonus remains the prior: (4 · (1 − 1) + 1) / (4 + 1)
+    assert result.parts["penalty.factor"] == pytest.approx(1.0)
+    assert result.parts["bonus.factor"] == pytest.approx(0.2)
+    assert result.value == pytest.approx(0.2 * 0.5 - 0.2)
+    alone = LearnedWeights(["bonus"], prior=1.0, decay=1.0)
+    alone.observe_groups([[(0.0, 1.0), (0.0, 1.0), (1.0, 0.0), (1.0, 0.0)]])
+    assert alone.factors == {"bonus": 0.0}  # (4 · −1 + 1) / (4 + 1) is below 0
+
+
+def test_groups_with_equal_outcomes_are_no_evidence():
+    reward = learned()
+    observed(reward, "0", "0", "0")
+    assert score(reward, episode("0"), TASK).value == pytest.approx(0.3)
+    assert reward.learned_weights.factors == {"bonus": 1.0, "penalty": 1.0}
+
+
+def test_recorded_episode_keeps_the_factor_it_was_scored_with():
+    reward = learned(prior=1.0)
+    before = score(reward, episode("0"), TASK)
+    observed(reward, "1", "0")
+    assert score(reward, replace(episode("0"), score=before), TASK).value == before.value
+    assert score(reward, episode("0"), TASK).value != before.value
+
+
+def test_learned_state_is_restored_and_shared_by_copies():
+    reward, other = learned(), learned()
+    observed(reward, "1", "0", "0")
+    other.load_state(json.loads(json.dumps(reward.state())))
+    for each in (reward, other):
+        observed(each, "1", "1", "0")
+    assert other.state() == reward.state()
+    copied = reward.with_terms(reward.terms)
+    observed(copied, "1", "0")
+    assert copied.state() == reward.state() != other.state()
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(*[st.floats(-3, 3)] * 3), min_size=2, max_size=5), min_size=1, max_size=4
+    ),
+    st.floats(0.5, 30),
+)  # fmt: skip
+def test_factors_minimize_the_penalized_regression(groups, prior):
+    weights = LearnedWeights(["a", "b"], prior=prior, decay=1.0)
+    weights.observe_groups(groups)
+    rows = []
+    for each in groups:
+        if len({row[-1] for row in each}) > 1:
+            rows += [
+                [x - np.mean(column) for x, column in zip(row, zip(*each, strict=True), strict=True)] for row in each
+            ]
+    data = np.array(rows or [[0.0, 0.0, 0.0]])
+    norms = np.sqrt((data**2).sum(0))
+    scaled = np.divide(data, norms, out=np.zeros_like(data), where=norms > 1e-5) * math.sqrt(len(data))
+    if any(0 < norm < 1e-4 for norm in norms):
+        return  # columns whose variance is rounding noise
+
+    def objective(factors):
+        return ((scaled[:, 2] - scaled[:, :2] @ factors) ** 2).sum() + prior * ((factors - 1) ** 2).sum()
+
+    reached = objective(np.array([weights.factors["a"], weights.factors["b"]]))
+    grid = np.linspace(0, 1, 21)
+    assert reached <= min(objective(np.array([a, b])) for a in grid for b in grid) + 1e-6 * (1 + len(data))
+
+
+def test_task_weighs_a_term():
+    reward = Composed(terms={"a": Term(reward=says(2.0)), "b": Term(reward=says(3.0), weight=0.5, task_weight="late")})
+    result = score(reward, episode("x"), task("?", late=4))
+    assert (result.value, result.parts["b.paid"]) == (2 + 0.5 * 4 * 3, 6.0)
+    assert required_private_keys(reward) == {"late"}
+    for value in ("much", None, True, math.inf):
+        with pytest.raises(
+            ValueError, match=r"terms\.b\.task_weight: late of task t is .*; a finite number is required"
+        ):
+            score(reward, episode("x"), task("?", late=value))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"terms": {"a": {"name": "exact_match", "learned": True}}}, "primary: required by terms with `learned: true`"),
+        ({"terms": {"a": "exact_match"}, "primary": "a"}, "has no effect without them"),
+        ({"terms": {"a": {"name": "exact_match", "learned": True}}, "primary": "b"}, 'primary: no term named "b"'),
+        ({"terms": {"a": {"name": "exact_match", "learned": True}}, "primary": "a"}, "the primary term is not learned"),
+        (
+            {"terms": {"a": "exact_match", "b": {"name": "few_calls", "learned": True}}, "primary": "a", "prior": 0.0},
+            "prior must be above 0",
+        ),
+    ],
+)
+def test_mistakes_of_learned_weights_are_one_line(options, message):
+    with pytest.raises((RecipeError, ValueError), match=message):
+        make_reward({"name": "composed", **options}, REWARDS)

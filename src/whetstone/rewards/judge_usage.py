@@ -49,7 +49,7 @@ def replace_judges(reward: Any, changed: Callable[[Judge], Judge]) -> Any:
         return changed(reward)
     if isinstance(reward, Composed):
         terms = {name: replace(t, reward=replace_judges(t.reward, changed)) for name, t in reward.terms.items()}
-        return Composed(terms=terms, success=reward.success)
+        return reward.with_terms(terms)
     if (
         callable(reward)
         and hasattr(reward, "__dict__")

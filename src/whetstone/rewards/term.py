@@ -41,6 +41,10 @@ class Term:
     """Factor of the term's value; below 0 for a penalty."""
     fade: Fade | None = None
     """Schedule of the weight; null: constant weight."""
+    learned: bool = False
+    """Whether the weight is multiplied by a factor in [0, 1] that is learned from the term `primary`."""
+    task_weight: str | None = None
+    """Key of the task's private data with a number that multiplies the weight; null: equal weights of all tasks."""
     gate: str | list[str] | None = None
     """Names of terms that must all reach `at_least` for this term to count; for tiers, name all higher tiers."""
     at_least: float = 1.0
@@ -80,6 +84,11 @@ class Term:
         """Clamp a value of the term's reward to `low` and `high`."""
         value = value if self.low is None else max(self.low, value)
         return value if self.high is None else min(self.high, value)
+
+    @property
+    def has_varying_weight(self) -> bool:
+        """Return whether the weight differs between episodes, so that the contribution is logged."""
+        return self.fade is not None or bool(self.gate_names or self.times or self.learned or self.task_weight)
 
     @property
     def gate_names(self) -> tuple[str, ...]:

@@ -523,7 +523,7 @@ class Audit:
         for name, term in self.reward.terms.items():
             for factor in (0.99, 1.01):
                 changed = replace(term, weight=term.weight * factor)
-                other = Composed(terms={**self.reward.terms, name: changed}, success=self.reward.success)
+                other = self.reward.with_terms({**self.reward.terms, name: changed})
                 for tried in self._by_task():
                     with_score = [one for one in tried if one.value is not None]
                     alone = [
