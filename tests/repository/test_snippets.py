@@ -21,7 +21,7 @@ from whetstone.recipe.settings import Recipe
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*/*.md"), ROOT / "README.md", ROOT / "SKILL.md"])
 KEYS = {*Recipe.model_fields, "extends", "with"}
-RUN_ELSEWHERE = {"README.md", "your-own.md", "own-method.md", "trackers.md", "api.md", "export.md"}
+RUN_ELSEWHERE = {"README.md", "your-own.md", "own-method.md", "trackers.md", "api.md", "export.md", "tinker.md"}
 """Pages whose code runs in separate tests."""
 EXCUSED = ("has no effect",)
 """Message about a key that has an effect only with keys that the demo does not set."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 import whetstone.serving
+import whetstone.serving.tinker
 from whetstone.cli.policy_argument import is_run_or_checkpoint, load_policy_argument, member_option, resolve_checkpoint
 from whetstone.cli.server_options import access_log_option, bind_socket, load_api_keys, server_url, start_access_log
 from whetstone.cli.unused_overrides import LEARNING, warn_unused_overrides
@@ -74,6 +75,7 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 @click.option("--max-bytes", "most_bytes", type=click.IntRange(min=1), help="Maximum request size for the new key.")
 @click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
               help="Close an episode after this many seconds without a request.")  # fmt: skip
+@click.option("--tinker", is_flag=True, help="Also serve the Tinker API: train LoRA adapters with the package tinker.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for sampling.")
 @access_log_option("-")
 def serve_command(
@@ -96,6 +98,7 @@ def serve_command(
     at_once: int | None,
     most_bytes: int | None,
     idle_seconds: float,
+    tinker: bool,
     seed: int,
     access_log: str,
 ) -> None:
@@ -125,7 +128,19 @@ def serve_command(
     with bind_socket(address, port) as bound:
         asyncio.run(
             _serve(
-                run_or_model, overrides, member, bound, name, record, judge, redact, people, known, idle_seconds, seed
+                run_or_model,
+                overrides,
+                member,
+                bound,
+                name,
+                record,
+                judge,
+                redact,
+                people,
+                known,
+                idle_seconds,
+                seed,
+                tinker,
             )
         )
 
@@ -149,6 +164,7 @@ async def _serve(
     keys: Keys,
     idle_seconds: float,
     seed: int,
+    tinker: bool,
 ) -> None:
     assembly = load_policy_argument(run_or_model, overrides, None, member=member)
     engine = assembly.build_engine(heard=lambda line: click.echo(line, err=True))
@@ -156,6 +172,7 @@ async def _serve(
     redacting = Redacting(assembly.chat, taken_out) if taken_out is not None else None
     writer = RecordFile(record, redacting) if record is not None else None
     judging = _judging(assembly, writer) if judge and writer is not None else None
+    trained = None
     try:
         episodes = whetstone.serving.EpisodeRegistry(writer, idle_seconds=idle_seconds, judging=judging)
         completions = whetstone.serving.CompletionService(
@@ -163,6 +180,9 @@ async def _serve(
         )
         served = whetstone.serving.Server(completions, episodes, name=name, keys=keys)
         also = people_routes(served, PeopleQueue(people, redact=taken_out)) if people is not None else ()
+        if tinker:
+            trained = whetstone.serving.tinker.TinkerService(assembly.policy, engine, name=name, seed=seed)
+            also = (*also, *whetstone.serving.tinker.tinker_routes(served, trained))
         server = build_server(whetstone.serving.build_serving_app(served, extra_routes=also))
         exclude_present_objects()
         click.echo(f"{name} at {server_url(bound)}")
@@ -172,6 +192,8 @@ async def _serve(
             await judging.wait_idle()
         if writer is not None:
             click.echo(f"{record}: {writer.count} episodes")
+        if trained is not None:
+            await trained.close()
         await engine.close()
 
 
