@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +19,11 @@ from torch import Tensor
 
 from whetstone.learning.packing import MicroBatch
 from whetstone.policies import get_setting, peak_memory
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 MEASURED_NUMBERS = 4096
 """Maximum number of elements of each tensor whose change is measured. A copy of all would double the memory of the
@@ -135,5 +139,7 @@ def peak_memory_gib(device: torch.device) -> float:
     peak = peak_memory(device)
     if peak is not None:
         return peak / 2**30
+    if resource is None:
+        return 0.0
     unit = 1 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -7,14 +7,13 @@ Note:
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from whetstone.atomic_write import convert_save_errors, write_text
 from whetstone.errors import RunDirectoryError, WhetstoneError, did_you_mean
@@ -85,7 +84,7 @@ def open_run_directory(
         run_dir.mkdir(parents=True, exist_ok=True)
     with open(run_dir / ".lock", "a+") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_file(lock)
         except OSError:
             lock.seek(0)
             number = lock.read().strip()
@@ -102,6 +101,28 @@ def open_run_directory(
                 for name in ("metrics.jsonl", *_FIRST[1:]):  # refused before the start: another recipe may follow
                     (run_dir / name).unlink(missing_ok=True)
             raise
+
+
+def _lock_file(file: IO[str]) -> None:
+    """Lock a file exclusively until it is closed; without `fcntl` or `msvcrt` there is no lock.
+
+    Raises:
+        OSError: If another process has the lock.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        with contextlib.suppress(ImportError):
+            import msvcrt
+
+            file.seek(_LOCKED_BYTE)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_LOCKED_BYTE = 1 << 30
+"""Position of the byte that Windows locks, after the process id that other processes read."""
 
 
 def run_recipe(run_dir: Path) -> Resolved:

@@ -197,7 +197,10 @@ def has_own_users(isolation: Isolation) -> bool:
     """Return whether each session of a layer can run as a separate user, which only a superuser can arrange."""
     if isolation in (Isolation.UNSAFE, Isolation.CONTAINER) or os.getuid() != 0:
         return False
-    first, _, count = (int(word) for word in Path("/proc/self/uid_map").read_text().split()[:3])
+    try:
+        first, _, count = (int(word) for word in Path("/proc/self/uid_map").read_text().split()[:3])
+    except OSError:  # not Linux
+        return False
     if first != 0 or count < _MAPPED_USERS:
         return False
     return isolation is Isolation.NAMESPACES or _find_closed_folder() is None

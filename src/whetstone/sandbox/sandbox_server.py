@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import resource
 import socket
 import subprocess
 import weakref
@@ -32,6 +31,11 @@ from whetstone.sandbox.isolation import (
     server_command,
     temporary_folder,
 )
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 _START_SECONDS = 60.0
 _DESCRIPTORS = 1 << 16
@@ -227,6 +231,8 @@ def _alive(server: subprocess.Popen[bytes] | None, control: socket.socket | None
 
 def _allow_descriptors() -> None:
     """Raise the limit of open files: a session has three, and the default limit is often 1024."""
+    if resource is None:
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import json
 import os
-import resource
 import select
 import signal
 import time
@@ -23,6 +22,11 @@ from typing import Any
 
 from whetstone.sandbox.guest import confine, syscalls
 from whetstone.sandbox.isolation import readable_paths
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 _MEMORY = 1 << 30
 """Memory that the child can allocate in addition to the memory of this process, in bytes."""
@@ -96,9 +100,12 @@ def _filters() -> list[Any]:
 
 
 def _size() -> int:
-    """Return the size of this process's memory in bytes."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
+    """Return the size of this process's memory in bytes; on systems other than Linux, more than any process has."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 1 << 46
 
 
 def _read(pipe: int, until: float) -> Any:

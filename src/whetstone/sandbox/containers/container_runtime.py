@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 import os
-import resource
 import shlex
 import shutil
 import subprocess
@@ -20,6 +19,11 @@ from typing import Any
 
 from whetstone.errors import SandboxError
 from whetstone.sandbox.containers.container_options import ContainerOptions
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 OWNER = "whetstone.owner"
 """Label of containers and images: the process that created them."""
@@ -300,12 +304,18 @@ def parse_docker_facts(facts: dict[str, Any]) -> RuntimeFacts:
 
 def process_owner() -> str:
     """Return the label of this process: boot, namespace of process ids, id and start time."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux
+        boot = "unknown"
     return f"{boot}/{_namespace()}/{os.getpid()}/{_start_time(os.getpid())}"
 
 
 def _namespace() -> str:
-    return os.readlink("/proc/self/ns/pid").removeprefix("pid:[").removesuffix("]")
+    try:
+        return os.readlink("/proc/self/ns/pid").removeprefix("pid:[").removesuffix("]")
+    except OSError:  # not Linux
+        return "unknown"
 
 
 def _start_time(process: int) -> str:

@@ -11,13 +11,17 @@ import contextlib
 import ctypes.util
 import errno
 import os
-import resource
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from whetstone.sandbox.guest import syscalls
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 
 @contextlib.contextmanager

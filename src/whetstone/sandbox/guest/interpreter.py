@@ -18,7 +18,6 @@ import io
 import linecache
 import os
 import random
-import resource
 import socket
 import subprocess
 import sys
@@ -31,6 +30,11 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from whetstone.sandbox.guest import files, wire
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 _MAX_FRAMES, _MAX_LINKS = 8, 50
 _MAX_IMAGES, _IMAGE_BYTES = 4, 2 << 20

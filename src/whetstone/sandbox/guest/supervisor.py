@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import select
 import signal
 import socket
@@ -21,6 +20,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from whetstone.sandbox.guest import cleanup, interpreter, syscalls, wire
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 NOT_STARTED = 1000
 """Number that the supervisor sends instead of an exit code if no process could be started."""

@@ -16,7 +16,6 @@ import itertools
 import json
 import math
 import os
-import resource
 import socket
 import sys
 import time
@@ -27,6 +26,11 @@ from whetstone.sandbox.guest import syscalls, wire
 from whetstone.tools.database.guest.duck import DuckDB
 from whetstone.tools.database.guest.engine import DatabaseEngine
 from whetstone.tools.database.guest.sqlite import SQLite
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 MOST_FRAME_BYTES = 32 << 20
 """Maximum size of a frame in bytes; a larger result is sent in several frames."""
