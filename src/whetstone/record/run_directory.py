@@ -36,6 +36,17 @@ from whetstone.record.finding import MODULES as _MODULES
 from whetstone.record.input_digests import changed_inputs, input_digests
 from whetstone.strict_json import to_json
 
+fcntl: Any
+msvcrt: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+try:
+    import msvcrt
+except ImportError:  # other systems
+    msvcrt = None
+
 _INPUTS = "inputs.json"
 """Digests of the files and folders that the run reads; see `input_digests`."""
 Differences = Mapping[str, tuple[Any, Any]]
@@ -109,16 +120,11 @@ def _lock_file(file: IO[str]) -> None:
     Raises:
         OSError: If another process has the lock.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        with contextlib.suppress(ImportError):
-            import msvcrt
-
-            file.seek(_LOCKED_BYTE)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    elif msvcrt is not None:
+        file.seek(_LOCKED_BYTE)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
 
 _LOCKED_BYTE = 1 << 30
