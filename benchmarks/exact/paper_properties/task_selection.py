@@ -1,4 +1,4 @@
-"""Task sources: dates and splits."""
+"""Task sources: dates and splits, and instructions with constraints."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from whetstone.chat import assistant
 from whetstone.environments.built_in.bug_repair import BugRepairTasks, HiddenTests
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.evaluation.environment_checks.play_episode import play_with_policy
+from whetstone.tasks.constrained_instructions import ConstrainedInstructions
+from whetstone.tasks.constraint_rules import check_constraint, find_conflict, write_example
 from whetstone.tasks.jsonl import Jsonl
 from whetstone.tasks.task_dates import DateRange, fraction_after_cutoff, select_dated_tasks
 from whetstone.tools.sandbox_tools import Files, Shell
@@ -62,3 +64,32 @@ def _repair(source: BugRepairTasks, task: Task, *, knows: bool) -> float:
         return ToolEnvironment(tools=[Files(sandbox="unsafe"), Shell(sandbox="unsafe"), HiddenTests(sandbox="unsafe")])
 
     return float(asyncio.run(play_with_policy(make, task, act, seed=7)).trajectory.final["score"])
+
+
+@exact(
+    "multi-dimensional-constraint-framework-evaluating-improving",
+    of=(ConstrainedInstructions, find_conflict, check_constraint),
+    note="nine kinds of constraints in four categories; level k has one constraint of each of k categories",
+)
+def every_instruction_of_four_levels_can_be_satisfied() -> list[Figure]:
+    """Instructions of level k have k constraints of different categories, a text satisfies all of them, and
+    the empty text none; of pairs of constraints on words, exactly the contradictory ones are conflicts."""
+    sizes, solved, blank, levels = 0, 0, 0, (1, 2, 3, 4)
+    for level in levels:
+        source = ConstrainedInstructions(seed=0, levels=[level])
+        for task in (source.task(index) for index in range(50)):
+            rules = task.private["constraints"]
+            sizes += len(rules) != level + 1 or len(task.tags["kind"].split("+")) != level
+            solved += all(check_constraint(rule, write_example(rules)) for rule in rules)
+            blank += any(check_constraint(rule, "") for rule in rules)
+    words = [
+        {"kind": kind, "word": word} for kind in ("include", "exclude", "starts_with", "ends_with") for word in "ab"
+    ]
+    conflicts = sum(find_conflict([one, other]) is not None for k, one in enumerate(words) for other in words[:k])
+    return [
+        Figure("instructions of levels 1 to 4 with another number of constraints or categories", "=", 0, sizes),
+        Figure("instructions that the example text satisfies, of 200", "=", 200, solved),
+        Figure("instructions with a constraint that the empty text satisfies", "=", 0, blank),
+        # exclude against three kinds, for two words; two different first words; two different last words
+        Figure("conflicts among the 28 pairs of constraints on the words a and b", "=", 2 * 3 + 2, conflicts),
+    ]

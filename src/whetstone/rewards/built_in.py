@@ -5,6 +5,7 @@ from whetstone.rewards.answers.exact_match import exact_match
 from whetstone.rewards.answers.exact_number import exact_number
 from whetstone.rewards.answers.json_answer import json_answer
 from whetstone.rewards.answers.pattern import pattern
+from whetstone.rewards.answers.satisfied_constraints import satisfied_constraints
 from whetstone.rewards.answers.submitted_answer import submitted_answer
 from whetstone.rewards.answers.symbolic import Symbolic
 from whetstone.rewards.calls.bfcl import bfcl
@@ -69,6 +70,7 @@ REWARDS = {
     "otc": Otc,
     "outcome_and_format": outcome_and_format,
     "pattern": pattern,
+    "satisfied_constraints": satisfied_constraints,
     "user_preferences": UserPreferences,
     "pairwise_judge": Preferred,
     "submitted_answer": submitted_answer,

@@ -1,6 +1,7 @@
 """Registry of task sources by their names in recipes."""
 
 from whetstone.tasks.arithmetic import Arithmetic
+from whetstone.tasks.constrained_instructions import ConstrainedInstructions
 from whetstone.tasks.file import File
 from whetstone.tasks.function_call_tasks import FunctionCalls
 from whetstone.tasks.gsm8k import GSM8K
@@ -11,6 +12,7 @@ from whetstone.tasks.tool_requests import ToolRequests
 
 SOURCES = {
     "arithmetic": Arithmetic,
+    "constraints": ConstrainedInstructions,
     "file": File,
     "function_calls": FunctionCalls,
     "gsm8k": GSM8K,
