@@ -49,9 +49,10 @@ TWO_FILES, HELPERS = "Write the files one.txt and two.txt.", "Ask two helpers fo
 WRITE = [f"printf '{text.strip()}\\n' > {name}" for name, text in FILES.items()]
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 PARTS = ("left", "right")
+CONTEXT_LENGTH = 80_000
 POLICY = (
     "policy.tiny={vocab_size: 2000, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
-    "context_length: 400000}"
+    f"context_length: {CONTEXT_LENGTH}}}"
 )
 
 
@@ -183,7 +184,7 @@ class ScriptedActor:
 @cache
 def build_assembly() -> Any:
     """Return the components of a tiny policy with a long context."""
-    return assemble(load_recipe("demo", [POLICY, "ablations=null", "chat.format=hermes"]))
+    return assemble(load_recipe("demo", [POLICY, "rollout.max_new_tokens=24", "ablations=null", "chat.format=hermes"]))
 
 
 def describe_tokens(model: ScriptedModel, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
@@ -208,7 +209,7 @@ async def play_as_environment(agent: str, prompt: str, folder: Path) -> dict[str
         environment=ExternalAgent(program=agent, workspace=str(folder)),
         actor=ScriptedActor(model, chat),
         chat=chat,
-        limits=EpisodeLimits(max_turns=40, context_length=400_000, timeout_seconds=300.0),
+        limits=EpisodeLimits(max_turns=40, context_length=CONTEXT_LENGTH, timeout_seconds=300.0),
         id="episode",
         seed=0,
     )
@@ -220,12 +221,40 @@ async def play_as_environment(agent: str, prompt: str, folder: Path) -> dict[str
     }
 
 
+async def play_with_tiny_policy(agent: str, prompt: str, folder: Path) -> dict[str, Any]:
+    """Run an agent as `environment: agent` with a tiny random policy, whose first answer is cut after 24 tokens."""
+    assembly, sampled = build_assembly(), []
+    engine = assembly.build_engine()
+    generate = engine.generate
+
+    async def observe_generation(request: GenerateRequest) -> Generation:
+        generation = await generate(request)
+        sampled.append(tuple(generation.tokens))
+        return generation
+
+    engine.generate = observe_generation
+    try:
+        trajectory = await run_episode(
+            Task("t", prompt),
+            environment=ExternalAgent(program=agent, workspace=str(folder)),
+            actor=assembly.policy_actor(engine, temperature=1.0),
+            chat=assembly.chat,
+            limits=EpisodeLimits(max_turns=2, context_length=CONTEXT_LENGTH, timeout_seconds=300.0),
+            id="episode",
+            seed=0,
+        )
+    finally:
+        await engine.close()
+    model = ScriptedModel(agent, sampled, most_at_once=1)
+    return {**describe_tokens(model, [trajectory]), "ended": str(trajectory.ended), "files": False}
+
+
 async def play_served(agent: str, prompt: str, folder: Path) -> dict[str, Any]:
     """Run an agent against the server of `whetstone serve --record` with a scripted engine."""
     assembly, model, over = build_assembly(), ScriptedModel(agent), []
     engine: Any = ScriptedEngine(model, assembly.chat)
     episodes = EpisodeRegistry(over.append)
-    server = Server(CompletionService(engine, assembly.chat, context_length=400_000), episodes, name="policy")
+    server = Server(CompletionService(engine, assembly.chat, context_length=CONTEXT_LENGTH), episodes, name="policy")
     bound = socket.create_server(("127.0.0.1", 0))
     http = build_server(build_serving_app(server))
     http.capture_signals = contextlib.nullcontext
@@ -274,6 +303,7 @@ async def check_agent(agent: str) -> dict[str, Any]:
     parts: dict[str, tuple[Callable[..., Any], str]] = {
         "served": (play_served, TWO_FILES),
         "environment": (play_as_environment, TWO_FILES),
+        "policy": (play_with_tiny_policy, TWO_FILES),
     }
     if agent != "mini-swe-agent":  # it has no sub-agents
         parts |= {"served_helpers": (play_served, HELPERS), "environment_helpers": (play_as_environment, HELPERS)}
@@ -301,18 +331,20 @@ def page(results: dict[str, Any]) -> str:
         "Written by `python -m benchmarks coding_agents --write`. Each agent runs as installed, in a temporary",
         "folder with a new home, without a container. A scripted model plays a fixed conversation: the agent",
         "writes two files, or starts two sub-agents whose answers are withheld until both requests have arrived.",
+        "Tiny policy: a random Llama, whose first answer is cut after 24 tokens.",
         "",
         "| agent | version | run | files | answers | sampled tokens | recorded = sampled | trainable | segments "
         "| at once | s |",
         "| --- | --- | --- | --- | --: | --: | --- | --: | --: | --: | --: |",
     ]
     names = {"served": "`serve`, files", "environment": "environment, files"}
+    names |= {"policy": "environment, tiny policy"}
     names |= {"served_helpers": "`serve`, sub-agents", "environment_helpers": "environment, sub-agents"}
     for agent, result in results.items():
         for key, name in names.items():
             if (run := result.get(key)) is None:
                 continue
-            files = "-" if "helpers" in key else "yes" if run["files"] else "no"
+            files = "-" if "helpers" in key or key == "policy" else "yes" if run["files"] else "no"
             lines.append(
                 f"| {agent} | {result['version']} | {name} | {files} | {run['answers']} | {run['sampled_tokens']} "
                 f"| {'yes' if run['are_equal'] else 'no'} | {run['trainable_tokens']} | {run['segments']} "
