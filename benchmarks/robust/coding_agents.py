@@ -149,9 +149,10 @@ class ScriptedEngine:
         """Return the answer to a prompt, in pieces if the request is streamed."""
         text = self.chat.tokenizer.decode(request.prompt.ids, skip_special_tokens=False)
         ids = await self.model.answer(text, self.chat)
-        for count in range(1, len(ids) if request.on_tokens is not None else 0):
-            await asyncio.sleep(0)
-            request.on_tokens(ids[:count])
+        if request.on_tokens is not None:
+            for count in range(1, len(ids)):
+                await asyncio.sleep(0)
+                request.on_tokens(ids[:count])
         logprobs = (-0.5,) * len(ids)
         return Generation(ids, logprobs, (0.0,) * len(ids), (0,) * len(ids), "stop", 0.0, logprobs)
 
@@ -228,7 +229,7 @@ async def play_with_tiny_policy(agent: str, prompt: str, folder: Path) -> dict[s
     generate = engine.generate
 
     async def observe_generation(request: GenerateRequest) -> Generation:
-        generation = await generate(request)
+        generation: Generation = await generate(request)
         sampled.append(tuple(generation.tokens))
         return generation
 
@@ -251,7 +252,8 @@ async def play_with_tiny_policy(agent: str, prompt: str, folder: Path) -> dict[s
 
 async def play_served(agent: str, prompt: str, folder: Path) -> dict[str, Any]:
     """Run an agent against the server of `whetstone serve --record` with a scripted engine."""
-    assembly, model, over = build_assembly(), ScriptedModel(agent), []
+    assembly, model = build_assembly(), ScriptedModel(agent)
+    over: list[Any] = []
     engine: Any = ScriptedEngine(model, assembly.chat)
     episodes = EpisodeRegistry(over.append)
     server = Server(CompletionService(engine, assembly.chat, context_length=CONTEXT_LENGTH), episodes, name="policy")

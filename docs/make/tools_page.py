@@ -77,7 +77,7 @@ environment:
   tools: [{name: python, max_tool_calls: 20}]
 ```
 
-```python
+```py
 weights = [tools.inspect(item) for item in range(1, 7)]  # positional or keyword arguments; a call returns its text
 ```
 
