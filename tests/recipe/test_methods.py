@@ -232,6 +232,13 @@ def test_every_key_is_shown_with_its_origin_and_the_page_is_the_recipe(tmp_path)
     assert load_recipe(written(tmp_path, with_origins(resolved))).recipe == resolved.recipe
 
 
+def test_layer_without_a_title_is_shown(tmp_path):
+    (tmp_path / "mine.yaml").write_text("reinforcement: {steps: 7}")
+    resolved = load_recipe("demo", [f"with={tmp_path / 'mine.yaml'}"])
+    assert {key: where for key, _, where in list_key_sources(resolved)}["title"] == "mine"
+    assert load_recipe(written(tmp_path, with_origins(resolved))).recipe == resolved.recipe
+
+
 def test_show_command_prints_the_recipe():
     printed = whetstone("recipes", "show", "dapo")
     assert "0.28" in printed.stdout

@@ -120,7 +120,8 @@ def apply_methods(
             combined = _add(combined, dotted, more, method)
             known[dotted] = f"{known.get(dotted, 'default')} + {find_origin(method.places, 'adds', method.name)}"
     for key in _DESCRIBING:
-        known[key] = ", ".join(each.places[key] for each in methods if key in each.places)
+        described = [each.places[key] for each in methods if key in each.places]
+        known[key] = ", ".join(described or [each.name for each in methods])
     return LayeredRecipe(combined, known, methods, tuple(replaced))
 
 
