@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL = "$(PYTHON)" requirements/install.py --venv "$(VENV)"
 
-.PHONY: setup system worlds browser demo test test-slow test-all check format docs docs-site bench mutants fuzz wheel lock clean FORCE
+.PHONY: setup system worlds browser notebooks demo test test-slow test-all check format docs docs-site bench mutants fuzz wheel lock clean FORCE
 
 setup: $(READY)
 
@@ -40,6 +40,10 @@ system:
 browser: $(READY)
 	@$(INSTALL) browser || echo "browser: Playwright is not installed: the tests of the viewer's pages are skipped"
 
+# Jupyter's client and kernel, with which tests run examples/notebooks
+notebooks: $(READY)
+	@$(INSTALL) notebooks || echo "notebooks: nbclient is not installed: the tests that run notebooks are skipped"
+
 # trains the recipe `demo` into runs/demo; a run that was stopped goes on, a finished one is shown again
 demo: $(READY)
 	$(BIN)/whetstone train demo --run-dir runs/demo $(if $(wildcard runs/demo/recipe.yaml),--resume)
@@ -52,12 +56,12 @@ test: $(READY)
 
 # the rest: long runs, sweeps, attacks, kills, and properties with all their examples; EXAMPLES=explore tries others
 EXAMPLES ?= thorough
-test-slow: $(READY) system worlds browser
+test-slow: $(READY) system worlds browser notebooks
 	@$(BIN)/python -m compileall -q src || true
 	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile $(EXAMPLES) -n 2 --dist worksteal
 
 # both in one session, as CI runs them
-test-all: $(READY) system worlds browser
+test-all: $(READY) system worlds browser notebooks
 	@$(BIN)/python -m compileall -q src || true
 	$(BIN)/pytest --hypothesis-profile $(EXAMPLES) -n 3 --dist worksteal
 

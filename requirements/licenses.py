@@ -55,7 +55,7 @@ WITHOUT_METADATA = {
 HEADER = """# Licenses
 
 Whetstone is under the Apache License 2.0. This page lists the licenses of the packages that the lock files in
-[requirements](../requirements) pin, as their metadata states them. `requirements/licenses.py` writes it.
+[requirements](../../requirements) pin, as their metadata states them. `requirements/licenses.py` writes it.
 
 PyTorch is in no lock file: you choose its build. Its license is BSD-3-Clause with parts under Apache-2.0, BSL-1.0 and
 MIT; a CUDA build installs NVIDIA's libraries under NVIDIA's own license. Extras that are in no lock file (`bfcl`,

@@ -39,6 +39,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dev": (("dev",), ("build", "base")),
     "worlds": (("worlds",), ("build", "base", "dev")),
     "browser": (("browser",), ("build", "base", "dev")),
+    "notebooks": (("notebooks",), ("build", "base", "dev")),
     "site": (("site",), ("build", "base", "dev")),
     "bench": (("bench",), ("build", "base", "dev")),
     "mutants": (("mutants",), ("build", "base", "dev")),

@@ -29,7 +29,7 @@ def test_notebook_is_stored_without_outputs_and_has_parameters(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
-    missing = "is not installed: pip install 'whetstone-rl[notebooks]'"
+    missing = "is not installed: make notebooks"
     nbclient = pytest.importorskip("nbclient", reason=f"nbclient {missing}")
     nbformat = pytest.importorskip("nbformat", reason=f"nbformat {missing}")
     pytest.importorskip("ipykernel", reason=f"ipykernel {missing}")

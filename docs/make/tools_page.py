@@ -106,6 +106,7 @@ tasks: {source: tool_requests}
 reward: {name: verdict, pays: score}
 policy: {tiny: {context_length: 4096}}   # a search result has five declarations of tools
 rollout: {max_new_tokens: 64}
+reinforcement: {steps: 100}
 ```
 
 - **How are tools searched?** By words (BM25), by vectors (`embedding:`), or by both, combined by reciprocal rank.

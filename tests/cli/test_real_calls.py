@@ -67,7 +67,7 @@ WITHOUT_TOOLS = {
     "bisect",
     "compare-logs", "completion", "data check", "data export", "data import", "data score",
     "export", "import", "models add", "new", "papers",
-    "recipes show", "rewards list", "rewards metrics", "rewards rules", "serve", "show",
+    "push", "recipes show", "rewards list", "rewards metrics", "rewards rules", "serve", "show",
     "tasks score", "tasks show", "view", "why",
 }  # fmt: skip
 """Commands that play no episode."""

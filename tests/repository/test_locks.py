@@ -58,7 +58,7 @@ def test_no_package_is_pinned_in_two_files_of_one_environment():
         assert not set(pins_of(name)) & set(pins_of(*before)), name
 
 
-@pytest.mark.parametrize("extra", ["", "dev", "worlds", "browser", "site", "bench", "mutants", "fuzz"])
+@pytest.mark.parametrize("extra", ["", "dev", "worlds", "browser", "notebooks", "site", "bench", "mutants", "fuzz"])
 def test_lock_files_satisfy_pyproject(extra):
     wanted = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
     pins = pins_of("build", "base", *(["dev", extra] if extra else []))
