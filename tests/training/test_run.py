@@ -294,7 +294,7 @@ _METHODS = ["gspo", "expert-iteration", "star"]
 
 @pytest.mark.parametrize(
     "name",
-    mark_isolation(mostly_slow([*built_in_recipes(), *_METHODS], quick=["demo", "gspo"]), needing=["smollm2-python"]),
+    mark_isolation(mostly_slow([*built_in_recipes(), *_METHODS], quick=["demo"]), needing=["smollm2-python"]),
 )
 def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
     summary = train(load_recipe(name, in_miniature(name, request)), tmp_path / name, progress=QUIET)
