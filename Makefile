@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL = "$(PYTHON)" requirements/install.py --venv "$(VENV)"
 
-.PHONY: setup system worlds browser notebooks demo test test-slow test-all check format docs docs-site bench mutants fuzz wheel lock clean FORCE
+.PHONY: setup system worlds browser notebooks demo test test-slow check format docs docs-site bench mutants fuzz wheel lock clean FORCE
 
 setup: $(READY)
 
@@ -49,21 +49,21 @@ demo: $(READY)
 	$(BIN)/whetstone train demo --run-dir runs/demo $(if $(wildcard runs/demo/recipe.yaml),--resume)
 
 # writes nothing outside .venv but bytecode; what is not installed is skipped, with the command that brings it. Three
-# processes on two cores: many tests wait
+# processes on two cores: many tests wait. OPTIONS are further options of pytest
+OPTIONS ?=
 test: $(READY)
 	@$(BIN)/python -m compileall -q src || true  # for the processes that tests begin; a checkout may be read-only
-	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal
+	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal $(OPTIONS)
 
-# the rest: long runs, sweeps, attacks, kills, and properties with all their examples; EXAMPLES=explore tries others
+# the rest: long runs, sweeps, attacks, kills, and properties with all their examples; EXAMPLES=explore tries others.
+# OPTIONS=--every=3 tries a third of the parameters of each sweep, EXAMPLES=medium a quarter of the examples, as CI does.
+# `make test OPTIONS=--write-skipped=FILE` and then SKIPPED=FILE also run what was skipped before `make system worlds`
 EXAMPLES ?= thorough
+SKIPPED ?= /dev/null
 test-slow: $(READY) system worlds browser notebooks
 	@$(BIN)/python -m compileall -q src || true
-	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile $(EXAMPLES) -n 2 --dist worksteal
-
-# both in one session, as CI runs them
-test-all: $(READY) system worlds browser notebooks
-	@$(BIN)/python -m compileall -q src || true
-	$(BIN)/pytest --hypothesis-profile $(EXAMPLES) -n 3 --dist worksteal
+	$(BIN)/pytest -m "slow or hypothesis or skipped_before" --skipped-before="$(SKIPPED)" \
+	  --hypothesis-profile $(EXAMPLES) -n 3 --dist worksteal $(OPTIONS)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -12,8 +12,8 @@ from architectures import CONTEXT, examine, tiny_model
 from support.models import GROUPED, random_model
 from whetstone.errors import PolicyError
 from whetstone.inference import GenerateRequest, LocalEngine, Sampling
+from whetstone.inference.forward_choice import choose_forward
 from whetstone.inference.hf_cache import DecodeMode, HFCacheForward
-from whetstone.inference.local_engine import choose_forward
 from whetstone.learning.token_outputs import TokenForward
 from whetstone.policies import masks_are_known, run_reference_forward, softmax_with_sinks
 from whetstone.trajectory import TokenSequence

@@ -16,7 +16,7 @@ from support.fake_device import NAME, recorded_waits
 from support.models import random_model
 from test_devices import SEGMENTS, SETTINGS, STEM, THERE, on_device, surrogate
 from whetstone.errors import InfrastructureError
-from whetstone.inference import GenerateRequest, LocalEngine, Sampling, local_engine, sampling
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling, forward_choice, sampling
 from whetstone.inference.kv_cache import KVCache
 from whetstone.learning import forward_passes
 from whetstone.learning.flops import peak_flops
@@ -115,10 +115,10 @@ def test_planted_fault_in_an_optimized_path_is_a_warning_and_the_reference_path(
         self.places = self.places.cpu()
 
     model = on_device(random_model("llama").requires_grad_(False))
-    assert local_engine._try_slots(model) is None  # over rows
+    assert forward_choice._try_slots(model) is None  # over rows
     monkeypatch.setattr(KVCache, "select_slots", aim)
     with pytest.warns(UserWarning, match=r"do not support it \(RuntimeError\)"):
-        assert local_engine._try_slots(model) is not None
+        assert forward_choice._try_slots(model) is not None
 
 
 def test_generator_of_the_cpu_is_refused_on_the_device():

@@ -175,7 +175,7 @@ def test_run_length_encoded_authors_are_refused_before_expansion():
 
     row = json.loads(json.dumps(records._TRAJECTORY))
     row["turns"][0]["context"]["authors"] = [["environment", 10**15]]
-    with pytest.raises(ValueError, match="authors: the run lengths must sum to the number of ids \(3\)"):
+    with pytest.raises(ValueError, match=r"authors: the run lengths must sum to the number of ids \(3\)"):
         decode_trajectories([json.dumps(row).encode()])
 
 

@@ -186,22 +186,30 @@ def run_seed(folder: Path, seed: int, rates: Sequence[float], deadline: float, c
     return {"seed": seed, **results[0], "control": control["control"], "control_rate": control["rate"]}
 
 
+def format_gain(differences: Sequence[float]) -> str:
+    """Format the mean difference in points, with its interval over seeds if there are several."""
+    mean, low, high = interval(differences)
+    if len(differences) < 2:
+        return f"{100 * mean:+.1f} points (one seed, so without an interval)"
+    return f"{100 * mean:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"
+
+
 def page(seeds: Sequence[Mapping[str, Any]], processor: str) -> str:
     """Format the results as a Markdown page."""
-    gain = interval([each["last"] - each["start"] for each in seeds])
-    over = interval([each["last"] - each["control"] for each in seeds])
+    gain = format_gain([each["last"] - each["start"] for each in seeds])
+    over = format_gain([each["last"] - each["control"] for each in seeds])
     lines = [
         "# A pretrained model learns by reinforcement on two cores",
         "",
         f"`whetstone train {RECIPE}`: SmolLM2-135M with LoRA calls a calculator over several turns. The expert of the "
-        "demonstrations repeats most calls to check them, and runs out of turns in tasks of three operations. "
-        "Reinforcement starts after a short supervised stage. The control continues the supervised stage with fresh "
-        "demonstrations for as many seconds; validation tasks select its learning rate and checkpoint.",
+        "demonstrations has eight turns and repeats most calls to check them; the agent has five turns, too few for it "
+        "in tasks of three operations. Reinforcement starts after a short supervised stage. The control continues that "
+        "stage with fresh demonstrations for as many seconds; validation tasks select its learning rate and "
+        "checkpoint.",
         "",
-        f"Greedy success on {TEST_TASKS} test tasks, {len(seeds)} seeds: **reinforcement over its start "
-        f"{100 * gain[0]:+.1f} points (95 % interval {100 * gain[1]:+.1f} to {100 * gain[2]:+.1f}), over the control "
-        f"{100 * over[0]:+.1f} ({100 * over[1]:+.1f} to {100 * over[2]:+.1f}).** pass@{PASS_SAMPLES} and success at "
-        f"temperature 1 are of {PASS_TASKS} test tasks.",
+        f"Greedy success on {TEST_TASKS} test tasks, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}: **reinforcement "
+        f"over its start {gain}, over the control {over}.** pass@{PASS_SAMPLES} and success at temperature 1 are of "
+        f"{PASS_TASKS} test tasks.",
         "",
         f"Made by `python -m benchmarks smollm2_tools --write` on {processor}.",
         "",

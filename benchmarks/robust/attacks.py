@@ -69,7 +69,7 @@ class Level:
         self.sandbox, self.folder, self.python = sandbox, folder, python
         self._others = set(psutil.Process().children(recursive=True))
         self._other_folders = _session_folders()
-        self.alone = sandbox.isolation in (Isolation.NAMESPACES, Isolation.CONTAINER) or os.getuid() == 0
+        self.has_own_user = sandbox.isolation in (Isolation.NAMESPACES, Isolation.CONTAINER) or os.getuid() == 0
 
     async def run_attacks(self, attacks: list[Attack]) -> dict[str, Any]:
         """Run attacks and return their effects, those on the next session, and the resources that they leave."""
@@ -145,7 +145,7 @@ class Level:
         """Return the observations of a harmless session."""
         session = sandbox.session()
         try:
-            outcome = await session.python(f"ALONE = {self.alone}\n{BATTERY}", wall_seconds=20)
+            outcome = await session.python(f"OWN_USER = {self.has_own_user}\n{BATTERY}", wall_seconds=20)
             observations: dict[str, Any] = (
                 {"failed": str(outcome)} if outcome.value is None else ast.literal_eval(outcome.value)
             )

@@ -1,9 +1,10 @@
 """Coding agents as they are: each writes two files and starts two sub-agents, served and as an environment.
 
-python -m benchmarks coding_agents [NAME …] --write
+python -m benchmarks coding_agents [NAME …] --write [--image IMAGE]
 
-The agents are found on the PATH. A scripted model plays a fixed conversation; the answers of the two sub-agents are
-withheld until both requests have arrived, so that they only finish if they are served at the same time.
+The agents are found on the PATH. With an image, they run in containers only, found on its PATH. A scripted model plays
+a fixed conversation; the answers of the two sub-agents are withheld until both requests have arrived, so that they only
+finish if they are served at the same time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from whetstone.recipe import load_recipe
 from whetstone.rollout.episode_inputs import EpisodeLimits
 from whetstone.rollout.protocol import Action, ActorInput
 from whetstone.rollout.runner import run_episode
+from whetstone.sandbox.containers.container_runtime import ContainerRuntime
 from whetstone.serving import CompletionService, EpisodeRegistry, Server, build_serving_app
 from whetstone.serving.http_server import build_server
 from whetstone.serving.trainable_tokens import recorded_episodes
@@ -202,12 +204,14 @@ def describe_tokens(model: ScriptedModel, trajectories: Sequence[Trajectory]) ->
     }
 
 
-async def play_as_environment(agent: str, prompt: str, folder: Path) -> dict[str, Any]:
+async def play_as_environment(
+    agent: str, prompt: str, folder: Path, sandbox: dict[str, str] | None = None
+) -> dict[str, Any]:
     """Run an agent as `environment: agent` with a scripted actor."""
     chat, model = build_assembly().chat, ScriptedModel(agent)
     trajectory = await run_episode(
         Task("t", prompt),
-        environment=ExternalAgent(program=agent, workspace=str(folder)),
+        environment=ExternalAgent(program=agent, workspace=str(folder), sandbox=sandbox or False),
         actor=ScriptedActor(model, chat),
         chat=chat,
         limits=EpisodeLimits(max_turns=40, context_length=CONTEXT_LENGTH, timeout_seconds=300.0),
@@ -220,6 +224,11 @@ async def play_as_environment(agent: str, prompt: str, folder: Path) -> dict[str
         **ended,
         "error": trajectory.error or trajectory.final.get("failed"),
     }
+
+
+async def play_in_container(agent: str, prompt: str, folder: Path, image: str) -> dict[str, Any]:
+    """Run an agent as `environment: agent` in a podman container with a scripted actor."""
+    return await play_as_environment(agent, prompt, folder, sandbox={"container": "podman", "image": image})
 
 
 async def play_with_tiny_policy(agent: str, prompt: str, folder: Path) -> dict[str, Any]:
@@ -299,8 +308,8 @@ async def play_served(agent: str, prompt: str, folder: Path) -> dict[str, Any]:
     }
 
 
-async def check_agent(agent: str) -> dict[str, Any]:
-    """Run all parts of one agent."""
+async def check_agent(agent: str, image: str = "") -> dict[str, Any]:
+    """Run all parts of one agent; with an image, those in a container."""
     results: dict[str, Any] = {}
     parts: dict[str, tuple[Callable[..., Any], str]] = {
         "served": (play_served, TWO_FILES),
@@ -309,18 +318,26 @@ async def check_agent(agent: str) -> dict[str, Any]:
     }
     if agent != "mini-swe-agent":  # it has no sub-agents
         parts |= {"served_helpers": (play_served, HELPERS), "environment_helpers": (play_as_environment, HELPERS)}
+    if image:
+        parts = {"container": (partial(play_in_container, image=image), TWO_FILES)}
     for name, (play, prompt) in parts.items():
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             began = time.time()
             results[name] = await play(agent, prompt, Path(folder)) | {"seconds": round(time.time() - began, 1)}
             print(agent, name, results[name], flush=True)
-    return {"version": await asyncio.to_thread(read_version, find_coding_agent(agent).command[0]), **results}
+    command = find_coding_agent(agent, is_installed=not image).command[0]
+    return {"version": await asyncio.to_thread(read_version, command, image), **results}
 
 
-def read_version(program: str) -> str:
-    """Return the version that a program prints."""
+def read_version(program: str, image: str = "") -> str:
+    """Return the version that a program prints, in a container of the image if one is named."""
     variables = {**os.environ, "HOME": "/nonexistent"}
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, env=variables)
+    words = [program, "--version"]
+    if image:
+        runtime = ContainerRuntime("podman")
+        words = [*runtime.build_command("run", "--rm", "--network=none", *runtime.isolation_arguments()), image, *words]
+        words[-3:-3] = ["--ulimit", "nofile=1024:1024"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=variables)
     version = re.search(r"\d+\.\d+\.\d+", done.stdout + done.stderr)
     return version[0] if version else ""
 
@@ -331,15 +348,16 @@ def page(results: dict[str, Any]) -> str:
         "# Coding agents",
         "",
         "Written by `python -m benchmarks coding_agents --write`. Each agent runs as installed, in a temporary",
-        "folder with a new home, without a container. A scripted model plays a fixed conversation: the agent",
-        "writes two files, or starts two sub-agents whose answers are withheld until both requests have arrived.",
+        "folder with a new home, or in a podman container (`container`, with `--image`) that reaches only its",
+        "model. A scripted model plays a fixed conversation: the agent writes two files, or starts two sub-agents",
+        "whose answers are withheld until both requests have arrived.",
         "Tiny policy: a random Llama, whose first answer is cut after 24 tokens.",
         "",
         "| agent | version | run | files | answers | sampled tokens | recorded = sampled | trainable | segments "
         "| at once | s |",
         "| --- | --- | --- | --- | --: | --: | --- | --: | --: | --: | --: |",
     ]
-    names = {"served": "`serve`, files", "environment": "environment, files"}
+    names = {"served": "`serve`, files", "environment": "environment, files", "container": "container, files"}
     names |= {"policy": "environment, tiny policy"}
     names |= {"served_helpers": "`serve`, sub-agents", "environment_helpers": "environment, sub-agents"}
     for agent, result in results.items():
@@ -367,15 +385,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("agents", nargs="*", help=f"names [{' '.join(AGENTS)}]")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--image", default="", help="podman image with the agents; the other runs are kept")
     arguments = parser.parse_args()
-    results: dict[str, Any] = {}
+    stored = RESULTS / "raw" / "coding_agents.json"
+    results: dict[str, Any] = json.loads(stored.read_text()) if arguments.image and stored.is_file() else {}
     for agent in arguments.agents or AGENTS:
         try:
-            results[agent] = asyncio.run(check_agent(agent))
+            results[agent] = results.get(agent, {}) | asyncio.run(check_agent(agent, arguments.image))
         except RecipeError as error:
             print(error)
     if arguments.write:
-        (RESULTS / "raw" / "coding_agents.json").write_text(json.dumps(results, indent=1) + "\n")
+        stored.write_text(json.dumps(results, indent=1) + "\n")
         (RESULTS / "coding_agents.md").write_text(page(results))
     print(page(results))
 

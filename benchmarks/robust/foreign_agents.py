@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from publishing import store_result
 from whetstone.chat import Message, ToolCall, assistant
 from whetstone.environments.external_agent import ExternalAgent
 from whetstone.evaluation.environment_checks import play_with_policy
@@ -231,8 +232,7 @@ def main() -> None:
         if arguments.mini:
             results["terminal"] = asyncio.run(run_terminal_agents(arguments.mini, 8, Path(temporary)))
     if arguments.write:
-        (RESULTS / "raw" / "agents.json").write_text(json.dumps(results, indent=1) + "\n")
-        (RESULTS / "agents.md").write_text(page(results))
+        store_result(RESULTS, "agents", results, page)
     print(page(results))
 
 

@@ -16,12 +16,17 @@ def add_output_options(parser: argparse.ArgumentParser) -> argparse.ArgumentPars
     return parser
 
 
+def store_result(folder: Path, name: str, result: dict[str, Any], format_page: Callable[[dict[str, Any]], str]) -> None:
+    """Write `raw/NAME.json` and the page `NAME.md` in a folder."""
+    (folder / "raw").mkdir(parents=True, exist_ok=True)
+    (folder / "raw" / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    (folder / f"{name}.md").write_text(format_page(result))
+
+
 def publish(
     result: dict[str, Any], format_page: Callable[[dict[str, Any]], str], arguments: argparse.Namespace
 ) -> None:
     """Print a result and optionally write it."""
     if arguments.write is not None:
-        (arguments.write / "raw").mkdir(parents=True, exist_ok=True)
-        (arguments.write / "raw" / f"{result['name']}.json").write_text(json.dumps(result, indent=1) + "\n")
-        (arguments.write / f"{result['name']}.md").write_text(format_page(result))
+        store_result(arguments.write, result["name"], result, format_page)
     print(json.dumps(result) if arguments.json else format_page(result))

@@ -43,6 +43,7 @@ from whetstone.assembly import RunComponents, assemble
 from whetstone.assembly.members import learner_for
 from whetstone.chat import user
 from whetstone.compute_thread import run_in_compute_thread
+from whetstone.garbage import collect_seldom
 from whetstone.policies import Policy, in_dtype, load_policy
 from whetstone.recipe import load_recipe
 from whetstone.record.checkpoint import latest_checkpoint
@@ -323,7 +324,8 @@ class Sides:
         """Run `steps` measured steps of one side after `warm` unmeasured ones."""
         reset_peak_memory()
         if side == "whetstone":
-            await self.whetstone.block(steps, warm, on_step)
+            with collect_seldom():  # as `train` does
+                await self.whetstone.block(steps, warm, on_step)
         else:
             # both sides compute in the same thread: two thread pools would halve the speed of each
             await run_in_compute_thread(self.trl.block, steps, warm, on_step)

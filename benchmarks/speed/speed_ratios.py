@@ -32,6 +32,7 @@ BENCHMARKS: dict[str, list[str]] = {
     "learner": ["learner.py", "--keep", "KEEP"],
     "rollout": ["rollout.py", "--scales", "1.0"],
     "tools": ["tools.py", "--calls", "2000", "--passages", "20000"],
+    "demo_step": ["demo_step.py", "--folder", "FOLDER"],
     "asynchronous": ["asynchronous.py", "--utilisation-only"],
 }
 """Arguments of each benchmark; KEEP is replaced by the file of its measurements."""

@@ -63,10 +63,10 @@ of the two is used, for models with fewer than 20 million parameters (`small_mod
 ## PEFT, bitsandbytes, Liger
 
 - **PEFT** creates and loads the adapters of `policy.lora`; if it is missing, the error has the install command.
-- **bitsandbytes**: `optimizer: adamw_8bit` uses its AdamW, which also works on a CPU (0.50). A model with quantized
-  weights (8 or 4 bits) is rejected as a policy: its weights could not be trained, synced and compared exactly, and
-  8-bit outputs vary between calls. A 4-bit model works as a judge or teacher: its log-probs differ by 5e-7 from its
-  own forward pass.
+- **bitsandbytes**: `optimizer: adamw_8bit` uses its AdamW, which also works on a CPU (0.50), and
+  `policy.lora.quantization: nf4` its 4-bit weights. A model whose stored weights are quantized is rejected as a policy:
+  its weights could not be trained, synced and compared exactly. A 4-bit model works as a judge or teacher: its
+  log-probs differ by 5e-7 from its own forward pass.
 - **Liger** replaces modules of Transformers and needs Triton, so it was not tested on a CPU; nothing calls it. A model
   that your code patches before the policy is loaded is used as it is, and compared with its own forward pass first.
 """

@@ -50,6 +50,7 @@ from whetstone.algorithms import (
     shaping,
 )
 from whetstone.learning.columns import COLUMN_BUILDERS
+from whetstone.rollout.action_masks import ACTION_MASKS
 from whetstone.rollout.budget_allocation import ALLOCATIONS
 from whetstone.rollout.context_rewrites import REWRITES
 from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
@@ -82,6 +83,11 @@ PRIMITIVES: list[tuple[str, str, Mapping[str, Any]]] = [
         "`rollout.environment_wrapper:`, a wrapper around the environment.",
         ENVIRONMENT_WRAPPERS,
     ),
+    (
+        "Action masks",
+        "`rollout.action_mask:`, a mask of actions in a fraction of turns that falls to 0 over training.",
+        ACTION_MASKS,
+    ),
     ("Context rewrites", "`rollout.context_rewrites:`, a list of rewrites of the conversation history.", REWRITES),
     ("Replay", "`rollout.replay:`, a list; stored trajectories that are added to a step.", REPLAY),
     (
@@ -113,6 +119,7 @@ rollout:
   context_transforms: [{name: budget_line, budgets: [3, 6]}]
   early_stopping: [void_turn]
   environment_wrapper: try_again
+  action_mask: {name: admissible, fade_updates: 100}
   context_rewrites: [{name: summary, tokens: 2000}]
   replay: [success_replay]
   trajectory_filters: [resample_on_correct]
@@ -120,9 +127,9 @@ rollout:
 ```
 
 Order in a step: curriculum → budget allocation → start states → context transforms → { sampling and forks, with early
-stopping, environment wrapper, context transforms and rewrites per turn } → reward → dynamic sampling → replay →
-trajectory filters → advantage → removal of masked trajectories → update → state of components. Task generation is a
-task source.
+stopping, environment wrapper, action mask, context transforms and rewrites per turn } → reward → dynamic sampling →
+replay → trajectory filters → advantage → removal of masked trajectories → update → state of components. Task generation
+is a task source.
 
 The state of a component (a buffer, a bandit, a library) is bounded, stored in the checkpoint, and a function of the
 recorded groups: a resumed run has the same state as one that was not interrupted. All randomness derives from a seed

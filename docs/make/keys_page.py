@@ -34,6 +34,7 @@ from whetstone.reporting.trackers import TRACKERS
 from whetstone.rewards import REWARDS
 from whetstone.rewards.judges import JUDGES
 from whetstone.rollout import SEARCHES
+from whetstone.rollout.action_masks import ACTION_MASKS
 from whetstone.rollout.budget_allocation import ALLOCATIONS
 from whetstone.rollout.context_rewrites import REWRITES
 from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
@@ -87,6 +88,7 @@ KINDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("rollout.early_stopping", STOPS),
     ("rollout.context_rewrites", REWRITES),
     ("rollout.environment_wrapper", ENVIRONMENT_WRAPPERS),
+    ("rollout.action_mask", ACTION_MASKS),
     ("rollout.replay", REPLAY),
     ("rollout.trajectory_filters", TRAJECTORY_FILTERS),
     ("rollout.dynamic_sampling", DYNAMIC_SAMPLING),

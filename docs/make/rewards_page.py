@@ -83,7 +83,44 @@ such as immediate against long-term value. A task without a finite number under 
 
 """
 
-DOCTOR = """## Can it be fooled?
+DOCTOR = """## A verifier with tools, with or without a reference answer
+
+```yaml
+reward: {name: rule_then_judge, tools: [calculator, convert, algebra], judge: {name: local, path: models/verifier}}
+```
+
+```yaml
+reward: {name: rule_then_judge, reference: false, judge: {name: local, path: models/verifier}}   # no `answer` in tasks
+```
+
+The verifier calls its tools before it decides: numbers, units, and formulas by SymPy. With `reference: false` it judges
+the answer without knowing the right one and gives a score from 0 to 10. `tools: []` is the same verifier without tools,
+to measure the effect of the tools. `symbolic` compares formulas without a model.
+
+## Sparse reward: a novelty bonus for exploration
+
+```yaml
+reward: {name: novelty, outcome: verdict, weight: 0.01}   # state counts
+```
+
+```yaml
+reward: {name: novelty, outcome: verdict, measure: random_network, weight: 0.01}   # RND
+```
+
+```yaml
+reward: {name: novelty, outcome: verdict, measure: control, weight: 0.01}   # empowerment
+```
+
+```yaml
+reward: {name: novelty, outcome: "my_rewards:attack", over: actions, weight: 0.5}   # red team: new prompts
+```
+
+If no episode is rewarded, nothing is learned; a bonus for rare observations (curiosity, intrinsic reward) leads to
+states that the policy does not reach by chance. Keep weight × turns below the outcome of a solved task: a larger bonus
+pays for novelty instead of solutions. The metric `reward/novelty_above_outcome` is the fraction of such episodes, and
+the alarm *novelty above reward* reports it. `alternate_steps: 5` alternates five steps with and five without the bonus.
+
+## Can it be fooled?
 
 `whetstone rewards audit RECIPE` tests for reward hacking: an expert and impostors play the recipe's tasks, and no
 impostor should be rewarded like the expert. Whether a task was completed is determined without the reward, by the
@@ -179,8 +216,9 @@ them.
 SEARCHED = """## Evaluation
 
 `whetstone evaluate RUN_OR_RECIPE` plays held-out tasks with fixed seeds: success with a 95 % interval over tasks
-(several episodes of one task are correlated), pass@k and pass^k, maj@k, the mean reward, components, turns, calls,
-solved episodes per call, tokens, cost, failures, calibration of stated confidence, each tag of the tasks.
+(several episodes of one task are correlated), pass@k and pass^k, maj@k, success by turn and attempt, the mean reward,
+components, turns, calls, solved episodes per call, tokens, cost, failures, calibration of stated confidence, each tag
+of the tasks.
 `--policy` takes a run, a model's folder or an OpenAI-compatible address; `--output-dir FOLDER` stores every episode
 and resumes from them; `--lm-eval FILE` writes results as lm-evaluation-harness does. Infrastructure failures are
 counted separately; above 2 % the command exits with 1. `evaluation.interval_steps: 10` evaluates

@@ -171,7 +171,8 @@ class Author(StrEnum):
     """Prompts, tool results, and the text of the chat template between them. Never trained, except with
     `train_on_observations`."""
     INSERTED = "spliced"
-    """Inserted into the policy's turns from outside. Trained only if its probability (sampler log-prob) is known."""
+    """Inserted into the policy's turns from outside, or sampled under an action mask. Trained only if its probability
+    (sampler log-prob) is known."""
     CORRECTED = "patched"
     """A sampled span that was corrected later. Trained without a sampler log-prob, because its context changed."""
     OTHER_AGENT = "partner"

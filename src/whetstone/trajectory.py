@@ -195,6 +195,11 @@ class Turn:
     environment_seconds: float = 0.0
     """Seconds that the environment and its tools took."""
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether the turn is an answer attempt: it has no call, is not malformed, and is part of the conversation."""
+        return not self.message.tool_calls and not self.message.malformed and not self.aside
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:

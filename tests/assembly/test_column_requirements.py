@@ -23,6 +23,15 @@ def refused(*overrides):
     ("overrides", "message"),
     [
         (["advantage=turn_gae"], "turn_gae reads values, which this run does not produce; requires a critic"),
+        (
+            [
+                "advantage_transforms=[duration_weighted]",
+                "reinforcement.deterministic=true",
+                "reinforcement.admit_ahead=1",
+                "reinforcement.max_staleness=1",
+            ],
+            "duration_weighted reads turn_seconds.*reinforcement.deterministic forbids; set it to false",
+        ),
         (["objective=support.small:reads_logprobs"], 'reads logprobs; did you mean "learner_logprobs"'),
         (["objective=support.small:reads_an_option"], r"make it an option by a \* before it"),
         (["advantage=tree_ps"], "tree_ps reads nodes, which this run does not produce; a strategy that forks"),

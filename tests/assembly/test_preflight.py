@@ -31,6 +31,7 @@ def test_demo_passes_every_check():
     assert list(results) == [
         "memory on cpu",
         "policy",
+        "sampling",
         "template",
         "prompts",
         "tools and expert",

@@ -7,16 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.long_conversations import BLOCKS, CALCULATOR, extend_with
 from support.slow import examples
-from whetstone.chat import FORMATS, Chat, Message, Text, ToolCall, ToolSpec, assistant, system, tool_result, user
+from whetstone.chat import (
+    FORMATS,
+    Chat,
+    Message,
+    Text,
+    ToolCall,
+    ToolSpec,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
 from whetstone.errors import PolicyError
 
 ALL_FAMILIES = ["tiny", "chatml", "qwen3", "llama3", "gemma", "mistral"]
-CALCULATOR = ToolSpec(
-    "calculator",
-    "Evaluate an expression.",
-    {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
-)
 
 NASTY = st.sampled_from(
     [
@@ -101,6 +108,41 @@ def test_incremental_rendering_equals_rendering_at_once(tokenizer_of, family, pr
     following = chat.extend(context, chat.write(assistant(text), []), [user(answer)])
     at_once = chat.open([user("hello"), assistant(text), user(answer)], [])
     assert following.ids == at_once.ids
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+@examples(15)
+@given(blocks=st.lists(st.sampled_from(BLOCKS), min_size=4, max_size=24))
+def test_a_long_conversation_is_extended_as_if_all_turns_were_rendered(tokenizer_of, family, blocks):
+    few, everything = (extend_with(chat_for(tokenizer_of(family)), blocks, all_rendered=count) for count in (2, 1000))
+    assert few == everything
+
+
+def test_a_turn_costs_the_same_after_a_hundred_turns(tokenizer_of, monkeypatch):
+    """Calls and results are text for this template: with one kind, a turn is rendered after the first and the last."""
+    chat, rendered = chat_for(tokenizer_of("chatml")), []
+    render = chat._render
+    monkeypatch.setattr(chat, "_render", lambda spoken, *rest: rendered.append(len(spoken)) or render(spoken, *rest))
+    extend_with(chat, [BLOCKS[n % 2] for n in range(127)], all_rendered=16)
+    assert [count for count in rendered if count > 2 + 2 * 16] == [2 + 2 * 32, 2 + 2 * 64]
+    assert max(rendered[-60:]) == 2 + 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "opened"),
+    [
+        # numbered messages: with fewer of them the texts differ, so all are rendered
+        ("{% if m.role != 'assistant' %}{{ loop.index }}. {% endif %}", []),
+        # a mark once twenty turns follow: detected when all are rendered, and then in every turn
+        ("{% if loop.revindex > 40 %}(old){% endif %}", list(range(32, 41))),
+    ],
+)
+def test_template_that_depends_on_the_number_of_turns(tokenizer_of, change, opened):
+    tokenizer = copy.deepcopy(tokenizer_of("chatml"))
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|im_start|>{{", f"{change}<|im_start|>{{{{")
+    few, everything = (extend_with(chat_for(tokenizer), [BLOCKS[1]] * 40, all_rendered=n) for n in (4, 1000))
+    assert [number for number, (_, opens) in enumerate(few) if opens and number] == opened
+    assert few[32:] == everything[32:]
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)

@@ -1,12 +1,14 @@
 """Chat templates of real models: calls are read as written, and history equals the rendered template."""
 
 import importlib
+import random
 import sys
 from pathlib import Path
 
 import pytest
 
 from support.chat_templates import CHATML, axolotl_templates, real_templates, real_tokenizer, tokenizer_with
+from support.long_conversations import BLOCKS, extend_with
 from support.slow import mostly_slow
 from whetstone.chat import FORMATS, Chat, ToolCall, assistant, detect_tool_call_format, system, tool_result, user
 from whetstone.chat.template_probe import TOOL
@@ -38,6 +40,16 @@ def decoded(chat, ids):
 def test_calls_are_read_as_written_and_history_equals_the_rendered_template(name):
     result = measured.examine_template(name, REAL[name])
     assert result.works, (result.verdict, result.differs)
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow([pytest.param(n, id=n) for n in REAL if n not in NOT_CARRIED], quick=["GLM-4.6"])
+)
+def test_a_long_conversation_is_extended_as_if_all_turns_were_rendered(name):
+    chat, draw = chat_of(name), random.Random(name)
+    blocks = [draw.choice(BLOCKS) for _ in range(24)]
+    few, everything = (extend_with(each, blocks, all_rendered=n) for each, n in ((chat, 2), (chat_of(name), 1000)))
+    assert few == everything
 
 
 @pytest.mark.slow

@@ -59,9 +59,24 @@ CHECKS = {
     "rewards write": ["rewards", "write", *DEMO, "--tasks", "1", "--judge", SAYS_YES, "-o", "none/reward.py"],
     "rewards train-model": ["rewards", "train-model", *DEMO, "--tasks", "5", "--model", "none"],
     "environments check": ["environments", "check", "tools", "--tasks", "arithmetic", "--episodes", "1"],
+    "environments export": [
+        "environments",
+        "export",
+        "tools",
+        "--tasks",
+        "arithmetic",
+        "--num-tasks",
+        "1",
+        "--to",
+        "openenv",
+        "-o",
+        "out",
+    ],
+    "tasks explore": ["tasks", "explore", *DEMO, "--starts", "1", "--episodes", "1", "--output-file", "x.jsonl"],
+    "tasks difficulty": ["tasks", "difficulty", *DEMO, "--tasks", "1", "--episodes", "2", "--max-turns", "2"],
 }
 """Commands that try a recipe. They call tools of unknown effect with `--call-tools`."""
-OTHERS = {"chat", "environments serve", "mcp", "plan", "replay"}
+OTHERS = {"chat", "data inject-errors", "environments serve", "mcp", "plan", "replay"}
 """Other commands that create an environment, or that could."""
 WITHOUT_TOOLS = {
     "bisect",

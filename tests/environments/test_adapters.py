@@ -269,13 +269,12 @@ def test_scienceworld_runs_in_a_process_and_its_gold_path_succeeds():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_scienceworld_step_limit_exceeds_the_length_of_its_solutions():
     """Play `boil` with up to 182 commands, `inclined-plane-friction-named-surfaces` with up to 325."""
     needs(require_package("scienceworld", "scienceworld"), require_program("java", "default-jre-headless"))
     from whetstone.environments.adapters import scienceworld
 
-    for name in scienceworld._task_names():
+    for name in {*scienceworld._task_names()[::6], "boil", "inclined-plane-friction-named-surfaces"}:
         last = scienceworld.count_variations(name) - 1
         longest = max(len(scienceworld._gold_path(name, k, "easy")) for k in {0, last})
         assert longest <= scienceworld.max_commands(name)

@@ -111,6 +111,54 @@ def test_memory_limit_of_the_agent_is_enforced(tmp_path):
     assert "MemoryError" in episode(tmp_path / "own", code, limits=Limits(memory_mb=256)).final["failed"]
 
 
+WRITE = """
+import json, os, pathlib
+ask("a")
+pathlib.Path("new.txt").write_text(pathlib.Path("old.txt").read_text() + str(os.getuid() == 0))
+pathlib.Path("sub/kept.txt").unlink()
+os.symlink("/etc/hostname", "link")
+os.chmod(".", 0o500)
+listing = sorted(os.listdir("/workspace"))
+print(json.dumps([os.getcwd(), os.environ["PWD"], os.path.exists(os.environ["ORIGINAL"]), listing]))
+"""
+
+
+def workspace_episode(workspace, code, **options):
+    """Run a script with a copy of a workspace in namespaces, and return its trajectory."""
+    command = [sys.executable, "-c", ASK + code]
+    options = {"workspace": str(workspace), "variables": {"ORIGINAL": str(workspace)}, **options}
+    make = lambda: ExternalAgent(command=command, sandbox=True, **options)  # noqa: E731
+    return asyncio.run(play_with_policy(make, Task("t", "a", {}), lambda *_: assistant("y"), seed=0)).trajectory
+
+
+@confined
+@pytest.mark.slow
+def test_workspace_is_writable_in_namespaces_and_its_original_is_not_visible(tmp_path):
+    workspace = tmp_path / "own"
+    (workspace / "sub").mkdir(parents=True)
+    (workspace / "old.txt").write_text("old ")
+    (workspace / "sub" / "kept.txt").write_text("1")
+    workspace.chmod(0o700)
+    done = workspace_episode(workspace, WRITE)
+    assert done.final["files"] == {"new.txt": "old False"}
+    listing = ["link", "new.txt", "old.txt", "sub"]
+    assert json.loads(done.final["answer"]) == ["/workspace", "/workspace", False, listing]
+    assert (workspace / "sub" / "kept.txt").exists()
+
+
+@confined
+@pytest.mark.slow
+def test_workspace_that_exceeds_its_limits_ends_the_agent_or_is_refused(tmp_path):
+    small = Limits(folder_mb=2, file_mb=1, memory_mb=2048, processes=128)
+    fill = 'ask("a")\nimport time\nfor i in range(9): open(f"f{i}", "wb").write(b"x" * 900000)\ntime.sleep(600)'
+    done = workspace_episode(tmp_path, fill, limits=small)
+    assert done.final["files"] == {}
+    assert "its files were more than 2 MiB" in done.final["failed"]
+    (tmp_path / "large").write_bytes(b"x" * (3 << 20))
+    with pytest.raises(RecipeError, match=r"has more than 2 MiB or 4096 files; set `limits: \{folder_mb"):
+        workspace_episode(tmp_path, fill, limits=small)
+
+
 @confined
 def test_folder_without_permissions_for_others_is_refused(tmp_path):
     if os.getuid() != 0:
@@ -123,5 +171,5 @@ def test_folder_without_permissions_for_others_is_refused(tmp_path):
 def test_functions_cannot_be_sandboxed_and_limits_require_a_sandbox():
     with pytest.raises(RecipeError, match="a function runs in this process and cannot be sandboxed"):
         ExternalAgent(function=print, sandbox=True)
-    with pytest.raises(RecipeError, match="require `sandbox: true`"):
+    with pytest.raises(RecipeError, match="readable requires `sandbox: true`"):
         ExternalAgent(command="x", readable=["/opt"])

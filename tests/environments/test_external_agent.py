@@ -14,6 +14,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from support.containers import busybox_image, containers_left, containers_of, needs_podman
 from support.external_agents import PARTS
 from support.served_policy import TINY
 from whetstone.assembly import assemble
@@ -331,6 +332,63 @@ def test_workspace_is_copied_and_its_new_files_are_in_the_result(tmp_path):
     assert not (tmp_path / "new.txt").exists()
     assert not Path(done.final["answer"]).exists()  # the home of the episode is deleted
     assert done.opening[-1].text == "a {base_url}"  # placeholders in the task are text
+
+
+def test_command_inherits_no_secrets_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "12345")
+    monkeypatch.setenv("GITHUB_TOKEN", "12345")
+    monkeypatch.setenv("LC_ALL", "C")
+    code = PROGRAM + "\nprint(json.dumps(dict(os.environ)))"
+    (tmp_path / "old.txt").write_text("")
+    done = play(command=[sys.executable, "-c", code, "{task}", "{base_url}"], workspace=str(tmp_path))
+    variables = json.loads(done.final["answer"])
+    assert "12345" not in variables.values()
+    assert (variables["LC_ALL"], variables["PATH"]) == ("C", os.environ["PATH"])
+
+
+@needs_podman
+@pytest.mark.slow
+def test_command_in_a_container_reaches_only_its_model_and_its_files_are_in_the_result(tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_TOKEN", "12345")
+    (tmp_path / "old.txt").write_text("old")
+    (tmp_path / "kept.txt").write_text("kept")
+    body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "a"}]})
+    request = f"wget -q -O answer.json --header 'content-type: application/json' --post-data '{body}'"
+    command = (
+        f"{request} $OPENAI_BASE_URL/chat/completions; cat old.txt > new.txt; ln -s /etc/passwd link; "
+        "ls /sys/class/net > devices.txt; env > variables.txt; pwd"
+    )
+    before = containers_of(os.getpid())
+    done = play(
+        command=["sh", "-c", command],
+        workspace=str(tmp_path),
+        sandbox={"container": "podman", "image": busybox_image()},
+    )
+    files = done.final["files"]
+    assert (done.final["answer"], done.final["exit"]) == ("/workspace", 0)
+    assert json.loads(files.pop("answer.json"))["choices"][0]["message"]["content"] == "y"
+    assert "12345" not in files.pop("variables.txt")
+    assert files == {"new.txt": "old", "devices.txt": "lo\n"}
+    assert containers_left(os.getpid(), before) == set()
+
+
+@needs_podman
+@pytest.mark.slow
+def test_command_in_a_container_that_fails_has_its_last_line_of_errors():
+    sandbox = {"container": "podman", "image": busybox_image()}
+    with pytest.raises(EpisodeError, match="ended without a request to its model: exit status 3: broken"):
+        play(command=["sh", "-c", "echo broken >&2; exit 3"], sandbox=sandbox)
+    with pytest.raises(EpisodeError, match=r"exit status 127: .*none"):
+        play(command=["none"], sandbox=sandbox)
+
+
+def test_container_of_an_agent_is_checked_before_an_episode(tmp_path):
+    with pytest.raises(RecipeError, match=r'sandbox.imag: no such option; did you mean "image"'):
+        ExternalAgent(command="x", sandbox={"container": "podman", "imag": "a"})
+    with pytest.raises(RecipeError, match="workspace requires a command and no folder"):
+        ExternalAgent(command="x", folder=str(tmp_path), workspace=str(tmp_path))
+    with pytest.raises(RecipeError, match="a container has no folder"):
+        ExternalAgent(command="x", sandbox={"container": "podman", "image": "a"}, folder=str(tmp_path))
 
 
 def test_command_that_waits_for_a_login_ends_with_its_last_output():

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support.containers import busybox_image, needs_podman
 from whetstone.chat import ToolCall, assistant
 from whetstone.cli.main import cli
-from whetstone.environments.harbor.harbor_shell import Grade, parse_reward_json, parse_reward_text
+from whetstone.environments.container_grading import Grade, parse_reward_json, parse_reward_text
 from whetstone.environments.harbor.harbor_tasks import HarborTasks
 from whetstone.environments.harbor.task_folder import find_folders, read_folder, resolve_variables
 from whetstone.environments.registry import ENVIRONMENTS
@@ -65,7 +65,7 @@ def test_values_of_old_and_new_formats_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('[[steps]]\nname = "a"', "several steps"),
+        ('[[steps]]\nname = "a"', "several steps (a), which"),
         ('network_mode = "allowlist"', "list of permitted hosts"),
         ("gpus = 1", "accelerator"),
         ('os = "windows"', "windows"),
@@ -84,11 +84,14 @@ def test_folder_that_needs_more_than_is_supported_has_a_reason(tmp_path, line, p
 
 def test_missing_tests_and_several_containers_are_reasons(tmp_path):
     place = write_task(tmp_path, tests="")
-    (place / "environment" / "docker-compose.yaml").write_text("services: {}\n")
+    (place / "environment" / "docker-compose.yaml").write_text("services: {main: {build: .}, db: {image: sql}}\n")
     assert [reason.split(":")[0] for reason in read_folder(place).problems] == [
         "it has no tests",
-        "it needs several containers (docker-compose), which are not supported",
+        "it needs several containers (docker-compose",
     ]
+    assert "(docker-compose: db, main), which are not supported" in read_folder(place).problems[1]
+    (place / "environment" / "docker-compose.yaml").write_text("[")
+    assert "(docker-compose), which are not supported" in read_folder(place).problems[1]
 
 
 def test_invalid_files_are_one_line(tmp_path):

@@ -50,6 +50,7 @@ OPTIONS = {
     "jericho": "story: none.z5",
     "openenv": "url: 'http://127.0.0.1:1'",
     "openspiel": "id: tic_tac_toe",
+    "pettingzoo": "id: classic/tictactoe-v3",
     "reasoning_gym": "",
     "scienceworld": "",
     "textarena": "id: TicTacToe-v0",

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from support.local_servers import by, routes, served, started
+from support.local_servers import by, installed_python, routes, served, started
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.remote import verifiers
 from whetstone.environments.remote.agentgym import AgentGym
@@ -21,7 +21,6 @@ from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.trajectory import Task
 
 pytest.importorskip("websockets", reason="websockets is not installed: pip install -e '.[openenv]'")
-SERVERS = Path(__file__).resolve().parents[2] / "servers"
 WORLDS = Path(__file__).resolve().parents[1] / "data" / "servers"
 
 
@@ -705,19 +704,9 @@ def test_missing_interpreter_is_reported_with_the_command_to_create_one():
 # ------------------------------------------------------------ the packages themselves
 
 
-def interpreter(name, command):
-    """Return the interpreter of an environment in `servers/`; skip the test if it does not exist."""
-    interpreter_path = SERVERS / name / "bin" / "python"
-    if not interpreter_path.exists():
-        pytest.skip(
-            f"{interpreter_path} is missing: python -m venv servers/{name} && servers/{name}/bin/pip install {command}"
-        )
-    return str(interpreter_path)
-
-
 @pytest.mark.slow
 def test_package_verifiers_provides_tasks_stateful_tools_and_rewards(monkeypatch):
-    python = interpreter("verifiers", "verifiers")
+    python = installed_python("verifiers", "verifiers")
     monkeypatch.setenv("PYTHONPATH", str(WORLDS))
     tasks = VerifiersTasks(taskset="whetstone_sums", python=python, held_out_fraction=1.0).held_out(20)
     add, count = ToolCall("adder_add", '{"a": 3, "b": 4}', "c"), ToolCall("adder_calls", "{}", "d")
@@ -731,7 +720,7 @@ def test_package_verifiers_provides_tasks_stateful_tools_and_rewards(monkeypatch
 
 @pytest.mark.slow
 def test_package_openenv_is_played_over_its_server():
-    python = interpreter("openenv", "openenv-core")
+    python = installed_python("openenv", "openenv-core")
     call = lambda name, arguments: assistant("", ToolCall(name, json.dumps(arguments), "c"))  # noqa: E731
     with started(python, "openenv_world:tools") as url:
         task = Task("o", "3+4?", {"reset": {"a": 3, "b": 4}})

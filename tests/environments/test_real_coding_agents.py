@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from support.containers import containers_left, containers_of, needs_podman
 from support.sandbox import MISSING
 from support.served_policy import build_assembly
 from whetstone.chat import Message, ToolCall, assistant
@@ -19,6 +21,8 @@ from whetstone.rollout.runner import run_episode
 from whetstone.sandbox import Isolation, Limits
 from whetstone.trajectory import Author, EndReason, Task, Tokens
 
+IMAGE = os.environ.get("WHETSTONE_AGENT_IMAGE", "")
+"""Podman image in which the agents are installed."""
 NO_NAMESPACES = MISSING[Isolation.NAMESPACES]
 SHELLS = {
     "claude-code": ("Bash", "command"),
@@ -113,3 +117,17 @@ def test_coding_agent_works_in_a_sandbox_that_only_reaches_its_model(name, tmp_p
     assert (episode.ended, episode.final["exit"]) == (EndReason.TERMINATED, 0)
     assert "first\nsecond" in episode.turns[1].observation[-1].text
     assert [turn.action.ids for turn in episode.turns] == actor.sampled
+
+
+@needs_podman
+@pytest.mark.slow
+@pytest.mark.skipif(not IMAGE, reason="set WHETSTONE_AGENT_IMAGE to a podman image in which the agents are installed")
+@pytest.mark.parametrize("name", ["claude-code", "codex", "opencode"])
+def test_coding_agent_in_a_container_writes_two_files_and_its_tokens_are_recorded(name, tmp_path):
+    (tmp_path / "old.txt").write_text("old\n")
+    actor, before = ShellActor(name), containers_of(os.getpid())
+    episode = play(name, actor, workspace=str(tmp_path), sandbox={"container": "podman", "image": IMAGE})
+    assert (episode.ended, episode.error) == (EndReason.TERMINATED, None)
+    assert episode.final["files"] == {"one.txt": "first\n", "two.txt": "old\n"}
+    assert [turn.action.ids for turn in episode.turns] == actor.sampled
+    assert containers_left(os.getpid(), before) == set()

@@ -8,13 +8,15 @@ import random
 
 import pytest
 
-from support.environments import environment_of, source_of
+from support.environments import by_expert, environment_of, source_of
 from support.sandbox import needs_isolation
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.built_in import bug_repair
 from whetstone.environments.built_in.apis import Services
+from whetstone.environments.built_in.support import ACCOUNT, PHONE
 from whetstone.errors import ToolError
 from whetstone.evaluation.environment_checks import play_with_policy
+from whetstone.rewards.efficiency.relevant_questions import relevant_questions
 from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Task
 
@@ -155,6 +157,34 @@ def test_patience_of_the_user_is_bounded():
     assert final["success"] is False
 
 
+def test_ambiguous_requests_lack_one_detail_that_a_fault_requires():
+    """Ambiguous requests: the greeting states every detail but one, and the expert asks for exactly this one."""
+    source = source_of("support", ambiguous_fraction=0.5)
+    tasks = [*source.held_out(30), *(source.task(index) for index in range(200))]
+    for task in tasks:
+        missing, faults = task.private["missing"], set(task.private["faults"])
+        stated = {detail for detail, text in (("number", "number is"), ("phone", "phone shows"))
+                  if text in task.private["greeting"]}  # fmt: skip
+        assert stated == {"number", "phone"} - set(missing)
+        assert all(faults & set(PHONE if detail == "phone" else ACCOUNT) for detail in missing)
+        assert task.tags["request"] == ("ambiguous" if missing else "complete")
+    assert 80 <= sum(bool(task.private["missing"]) for task in tasks[30:]) <= 120
+    for task in tasks[:30]:
+        played = by_expert("support", task, source)
+        score = asyncio.run(relevant_questions(played.trajectory, task))
+        assert (score.value, score.parts["questions"]) == (1.0, len(task.private["missing"]))
+
+
+def test_questions_are_counted_once_per_detail():
+    source = source_of("support", ambiguous_fraction=1.0)
+    task = next(task for task in map(source.task, range(99)) if task.private["missing"] == ["number"])
+    messages = ["Which is your number, and what does your phone show?", "Nice weather.", "Your number again?"]
+    left = iter([*map(assistant, messages), assistant("Turn the vpn on.")])
+    make = functools.partial(environment_of, "support")
+    final = asyncio.run(play_with_policy(make, task, lambda *_: next(left), seed=7, max_turns=4)).trajectory.final
+    assert (final["questions"], final["relevant_questions"]) == (4, 1)
+
+
 # ------------------------------------------------------------ chores, bugs
 
 
@@ -199,6 +229,25 @@ COUNTED = Task("c", "Count.", {"files": FOLDER, "expected": {**FOLDER, "total": 
 )
 def test_chore_requires_the_expected_files_and_no_others(task, command, done):
     assert in_shell(task, command)["success"] is done
+
+
+@needs_isolation
+def test_folder_after_each_chore_is_a_milestone():
+    source, plain = source_of("chores", levels=[3], milestones=True), source_of("chores", levels=[3])
+    task = next(task for task in map(source.task, range(99)) if task.private["script"][0][2]["command"][:2] == "mv")
+    number = next(k for k in range(99) if source.task(k) == task)
+    assert (task.id, task.private["files"]) == (plain.task(number).id, plain.task(number).private["files"])
+    assert not any("milestones" in each.private for each in source.held_out(10))
+    one, two = (step[2]["command"] for step in task.private["script"][:2])
+    turns = {
+        ("ls", one, one, two): {"chore 1": 2, "chore 2": 4},
+        ("true", f"{one} && {two}"): {"chore 1": 2, "chore 2": 2},
+        (f"{one} && touch other", "rm other"): {"chore 1": 2},
+        (f"echo '{one}'", f"echo '{two}'"): {},
+    }
+    for commands, expected in turns.items():
+        assert in_shell(task, *commands)["milestone_turns"] == expected
+    assert "milestone_turns" not in in_shell(plain.task(number), one, two)
 
 
 def passing_tests(text, tests):

@@ -15,6 +15,7 @@ from whetstone.evaluation.evaluation_metrics import (
     compute_pass_at_k,
     majority_answer,
     pass_hat_k,
+    success_by_step,
     tool_productivity,
 )
 from whetstone.evaluation.intervals import clustered_interval, wilson_interval
@@ -26,6 +27,15 @@ def test_worked_numbers():
     assert fmean(pass_hat_k(4, c, 2) for c in (4, 2, 0)) == pytest.approx(0.3889, abs=1e-4)
     assert tool_productivity([True, True, False, True, False], [1, 2, 0, 2, 1]) == 0.5
     assert math.isnan(tool_productivity([True], [0]))
+
+
+def test_success_by_step_worked_numbers():
+    # four episodes: solved in turns 1 and 3, failed in turns 2 and 3
+    assert success_by_step([1, 3, 2, 3], [True, True, False, False]) == {"1": 0.25, "2": 0.25, "3": 0.5}
+    assert success_by_step([1, 1], [True, False]) == {}
+    long = success_by_step([40, 1], [True, False])
+    assert list(long) == [*map(str, range(1, 11)), "40"]
+    assert long["40"] == 0.5
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, MistralConfig, Qwen3Config
 
 from support.models import GROUPED
-from whetstone.inference import missing_for
+from whetstone.inference import describe_forward, missing_for
 from whetstone.inference.compiled_decoder import _instructions, compiled_decoder
 from whetstone.inference.forward import SlotForward
 from whetstone.inference.llama_forward import find_blocks
@@ -181,6 +181,21 @@ def test_small_model_with_a_custom_forward_pass_is_sampled_by_it(dtype, monkeypa
         exact = model.double()(torch.tensor([[(5 * i) % 97 for i in range(150)]])).logits[0, -1:]
     assert forward._blocks is None
     assert_near(logits, exact, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_description_of_the_forward_pass_names_what_computes_a_model(dtype):
+    described = {
+        "llama": llama(dtype),
+        "mlp with bias": llama(dtype, mlp_bias=True),
+        "custom": llama(dtype, GraniteConfig, residual_multiplier=0.2, logits_scaling=3.0),
+    }
+    descriptions = {name: describe_forward(model) for name, model in described.items()}
+    assert descriptions["llama"] == (True, "by compiled functions")
+    assert descriptions["mlp with bias"][0]
+    assert descriptions["mlp with bias"][1].endswith("its blocks have a part that they do not compute")
+    assert not descriptions["custom"][0]
+    assert "by the model's own blocks" in descriptions["custom"][1]
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,29 @@ import functools
 import pytest
 
 from paper_properties import load_checks
+from support.slow import mostly_slow
 from whetstone.analysis.exact import REFUTED, SHOWN, Figure, read_exact_rows, stored_rows
 from whetstone.analysis.paper_verdicts import exact_counts, load_papers
 
 CHECKS = load_checks()
 measured_row = functools.cache(lambda name: read_exact_rows([CHECKS[name].measure_row()])[0])
 STORED = {row.check: row for row in stored_rows()}
+SLOW = (
+    "curious_play_finds_each_state_as_a_task", "algebra_accepts_what_string_match_rejects",
+    "durations_as_weights_remove_the_drift_to_fast_actions", "reward_of_tests_raises_the_fraction_of_valid_tests",
+    "scores_against_opponents_are_those_of_the_game_tree",
+)  # fmt: skip
+"""Checks that take more than a second."""
+NAMES = mostly_slow(CHECKS, quick=[name for name in CHECKS if name not in SLOW])
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_property(name):
     failed = [figure.text for figure in measured_row(name).figures if not figure.holds]
     assert not failed
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_stored_row_is_the_recomputed_one(name):
     stored, measured = STORED.get(name), measured_row(name)
     advice = "python -m benchmarks exact_checks --write stores all rows"

@@ -76,9 +76,10 @@ def test_every_listed_name_is_in_the_source():
 
 
 def test_component_placeholders_are_fields_of_methods():
-    keys = {"curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "sources", "reward"}
-    assert set(PARTS) == keys | {"context_transforms", "stops", "rewrites", "replay", "trajectory_filters"}
-    assert set(PARTS) <= set(MethodComponents.__dataclass_fields__)
+    keys = {"curriculum", "allocate", "start", "environment_wrapper", "action_mask", "dynamic_sampling", "sources"}
+    keys |= {"reward", "context_transforms", "stops", "rewrites", "replay", "trajectory_filters"}
+    assert set(PARTS) == keys
+    assert keys <= set(MethodComponents.__dataclass_fields__)
 
 
 def test_most_specific_row_matches_a_name():

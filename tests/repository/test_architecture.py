@@ -26,17 +26,19 @@ ORDER = [
     "policies", "inference", "rewards", "rollout", "algorithms", "learning", "evaluation", "reporting",
     "record", "data", "assembly", "scaling", "training", "analysis", "serving", "viewer", "recipes", "cli",
 ]  # fmt: skip
-FILES = sorted(SOURCE.rglob("*.py"))
+EXPORTED = SOURCE / "environments" / "exchange" / "project-templates"
+"""Files of exported environments, which import the package of their format."""
+FILES = sorted(path for path in SOURCE.rglob("*.py") if EXPORTED not in path.parents)
 ALGORITHMS = sorted((SOURCE / "algorithms").rglob("*.py"))
 GUEST = sorted((SOURCE / "sandbox" / "guest").glob("*.py"))
 SEAMS = sorted([*SOURCE.rglob("protocol.py"), *SOURCE.rglob("optional_protocols.py")])
 OPTIONAL = {
     "peft", "gguf", "accelerate", "bitsandbytes", "duckdb", "mcp", "mcp_types", "psycopg", "tantivy", "usearch",
-    "gymnasium", "minigrid",
+    "gymnasium", "minigrid", "pettingzoo",
     "textworld", "scienceworld", "textarena", "pyspiel", "open_spiel", "reasoning_gym", "jericho", "datasets",
     "pyarrow", "starlette", "uvicorn", "llguidance", "websockets", "verifiers", "tensorboard",
     "wandb", "mlflow", "trackio", "ray", "detect_secrets",
-    "opentelemetry", "google",
+    "opentelemetry", "google", "harbor",
 }  # fmt: skip
 """Packages of extras and of separate environments, which can be imported inside a function."""
 
@@ -226,7 +228,7 @@ def test_exported_names_exist():
 
 
 def missing_in_windows():
-    for path in SOURCE.rglob("__init__.py"):
+    for path in (path for path in FILES if path.name == "__init__.py"):
         module = importlib.import_module(".".join(("whetstone", *path.relative_to(SOURCE).parent.parts)))
         for name in getattr(module, "__all__", []):
             if not hasattr(module, name):

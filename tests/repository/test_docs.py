@@ -18,6 +18,7 @@ from whetstone.recipe.loader import built_in_methods
 from whetstone.rewards import REWARDS
 from whetstone.rewards.judges import JUDGES
 from whetstone.rollout import SEARCHES
+from whetstone.rollout.action_masks import ACTION_MASKS
 from whetstone.rollout.budget_allocation import ALLOCATIONS
 from whetstone.rollout.context_rewrites import REWRITES
 from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
@@ -46,7 +47,7 @@ def test_every_method_is_on_its_page():
 def test_every_component_of_the_primitives_is_on_the_other_page():
     for parts in (
         *(ALLOCATIONS, CURRICULA, REPLAY, ENVIRONMENT_WRAPPERS, DYNAMIC_SAMPLING, REWRITES),
-        *(TRAJECTORY_FILTERS, STARTS, STOPS, STRATEGIES, CONTEXT_TRANSFORMS),
+        *(TRAJECTORY_FILTERS, STARTS, STOPS, STRATEGIES, CONTEXT_TRANSFORMS, ACTION_MASKS),
     ):
         assert parts
         for name in parts:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from support.rewards import episode, group, score, task, turn
+from whetstone.plugins import OptionError
 from whetstone.rewards.efficiency.otc import Otc
 from whetstone.rewards.efficiency.user_preferences import UserPreferences
 from whetstone.rewards.environment_state.state import state_digest
@@ -370,6 +371,39 @@ def test_equal_outputs():
     assert all(_same(one, other, 1e-9) for one, other in [*pairs, (float("inf"), float("inf")), (None, None)])
     different = [(1, 1.1), (1, True), (True, 1), ([1], [1, 2]), ({"a": 1}, {"b": 1}), ({"a": 1}, {"a": 2}), ("1", 1)]
     assert not any(_same(one, other, 1e-9) for one, other in [*different, ({"a": 1}, [1]), (1e-12, 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("missing", "questions", "relevant", "value"),
+    [
+        (["number"], 1, 1, 1.0),
+        ([], 0, 0, 1.0),
+        ([], 2, 0, 1 - 0.6 * 2 / 3),  # two unnecessary questions
+        (["number"], 2, 1, 1 - 0.6 * 1 / 3),
+        (["number"], 0, 0, 1 - 0.6 * 1 / 3),  # guessed
+        (["number"], 1, 0, 1 - 0.6 * 2 / 3),  # an irrelevant question and a guess
+        ([], 9, 0, 1 - 0.6),
+    ],
+)
+def test_questions_lower_the_reward_of_solved_episodes_only(missing, questions, relevant, value):
+    counts = {"questions": questions, "relevant_questions": relevant}
+    problem = task(missing=missing)
+    options = {"weight": 0.6, "max_mistakes": 3}
+    solved = score("relevant_questions", episode("x", final={"success": True, **counts}), problem, **options)
+    assert solved.value == pytest.approx(value)
+    assert solved.parts["unnecessary_questions"] == questions - relevant
+    failed = score("relevant_questions", episode("x", final={"success": False, **counts}), problem, **options)
+    assert (failed.value, failed.success) == (0.0, False)
+
+
+def test_verdict_without_counts_of_questions_is_refused():
+    with pytest.raises(ValueError, match=r"does not count questions.*ambiguous_fraction"):
+        score("relevant_questions", episode("x", final={"success": True}), task(missing=[]))
+
+
+def test_milestones_are_not_rewarded_per_turn_and_as_partial_credit():
+    with pytest.raises(OptionError, match="set weight: 0"):
+        Milestones(partial_credit=0.5)
 
 
 @pytest.mark.parametrize("discount", [0.0, -0.5, 1.5])

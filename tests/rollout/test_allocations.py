@@ -6,6 +6,7 @@ import pytest
 
 from support.episodes import TASK, call, collected, group, in_order, path, step_outcome, turn
 from whetstone.chat import assistant
+from whetstone.errors import RecipeError
 from whetstone.plugins import OptionError
 from whetstone.rollout import EpisodeKey, GroupPlan, MethodComponents
 from whetstone.rollout.budget_allocation import BySuccess, HorizonStages
@@ -13,6 +14,7 @@ from whetstone.rollout.protocol import GroupBudget
 from whetstone.rollout.start_states import ExpertPrefix, ReplayPrefix
 from whetstone.rollout.start_states.expert_prefix import start_fraction
 from whetstone.rollout.strategies import EntropyBranching, Independent
+from whetstone.tools import FrozenModel
 from whetstone.trajectory import Author, EndReason, Group, Task
 
 WORDS = in_order(*[call("1+1")] * 7, assistant("2"))
@@ -135,6 +137,22 @@ def test_start_moves_to_the_first_turn_and_stays_there(start_group):
     shares = [sum(a is Author.INSERTED for t in start_group(step, until=100).trajectories[0].turns
                   for a in t.action.authors[:1]) for step in (0, 30, 60)]  # fmt: skip
     assert shares == sorted(shares, reverse=True)
+
+
+def test_frozen_model_plays_the_start_instead_of_the_expert():
+    def respond(conversation, tools, seed):
+        turn = sum(message.role == "assistant" for message in conversation)
+        return (call("1+1"), call("2+2"), assistant("4"))[turn]
+
+    start = ExpertPrefix(anneal_updates=10, model="guide", models={"guide": FrozenModel("guide", respond)})
+    words = in_order(call("12*34"), call("408+0"), assistant("408"))
+    for trajectory in collected(Independent(group_size=2), words, method=MethodComponents(start=start)).trajectories:
+        assert trajectory.marks == ("started_later",)
+        assert [{*t.action.authors} for t in trajectory.turns] == [{Author.INSERTED}] * 2 + [{Author.POLICY}]
+        assert trajectory.turns[0].message.tool_calls[0].arguments == call("1+1").tool_calls[0].arguments
+        assert trajectory.solved
+    with pytest.raises(RecipeError, match='no model named "guid"; did you mean "guide"'):
+        ExpertPrefix(anneal_updates=10, model="guid", models={"guide": FrozenModel("guide", respond)})
 
 
 def test_groups_start_after_turns_of_own_successes():

@@ -469,6 +469,27 @@ def test_state_with_one_routine_tool_has_no_lookup():
     assert Experience(warm_up=0, min_entries=1).observation(observation, at()) == observation  # has no entries yet
 
 
+def test_cluster_of_an_observation_selects_entries():
+    view = Experience(golden=2, warning=1, warm_up=0, min_entries=1, clusters=True, next_tool=True)
+    steps = [turn(calls=("ok",), observation="Door 1 is open"), turn(calls=("ok",), observation="a wall"), turn("4")]
+    view.observe(step_outcome(Group(TASK, (path("a", 1, steps),))))
+    assert view.observation((tool_result("DOOR 27  is open"),), at())[0].text == (
+        "DOOR 27  is open\nusually next: pocket_calculator\nworked before: pocket_calculator({})"
+    )
+    assert view.observation((tool_result("Door 1 is shut"),), at())[0].text == "Door 1 is shut"
+    assert view.predict_next_tool("pocket_calculator", "door 3 is open") == "pocket_calculator"
+    assert view.predict_next_tool("pocket_calculator", "a wall") is None
+
+
+def test_one_lookup_per_episode_is_in_the_first_messages():
+    view = Experience(golden=1, warning=0, warm_up=0, min_entries=1, lookup="episode")
+    view.observe(step_outcome(Group(TASK, (path("a", 1, [turn(calls=("ok",)), turn("4")]),))))
+    assert "worked before" in read(view, at())
+    observation = (tool_result("5"),)
+    assert view.observation(observation, at()) == observation
+    assert "worked before" not in read(Experience(warm_up=0, min_entries=1), at())
+
+
 def test_zones_are_bounded():
     view = Experience(capacity=3, warm_up=0, min_entries=1)
     for k in range(9):

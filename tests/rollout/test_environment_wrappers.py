@@ -8,6 +8,7 @@ from whetstone.environments import ToolEnvironment
 from whetstone.errors import RecipeError
 from whetstone.plugins import OptionError
 from whetstone.rewards import attempts, unary_feedback
+from whetstone.rewards.judges import ScriptedJudge
 from whetstone.rewards.process.unary_feedback import unary_return
 from whetstone.rollout import MethodComponents
 from whetstone.rollout.environment_wrappers import LogReplay, SecondAttempt, SelfSearch, TryAgain
@@ -61,6 +62,24 @@ def test_single_attempt_is_the_plain_environment():
     plain, (partnered) = collected(ONE, words).trajectories[0], one(words, TryAgain(attempts=1))
     assert [t.context.ids for t in plain.turns] == [t.context.ids for t in partnered.turns]
     assert plain.ended is partnered.ended
+
+
+@pytest.mark.parametrize(
+    ("advice", "expected"),
+    [
+        ("Multiply again.", "Multiply again."),
+        ("It is 408.", "That is not correct. Think again and answer once more."),
+        ("It is not 1408, nor 408.5.", "It is not 1408, nor 408.5."),
+    ],
+)
+def test_feedback_of_a_judge_never_contains_the_answer(advice, expected):
+    questions = []
+    judge = ScriptedJudge(answers=lambda question: questions.append(question) or {"feedback": advice})
+    trajectory = one(one_by_one(assistant("9"), assistant("408")), TryAgain(feedback=judge), reward=unary_feedback)
+    assert trajectory.turns[0].observation[-1].text == expected
+    assert trajectory.solved
+    assert len(questions) == 1  # the right answer needs no feedback
+    assert "408" not in str(questions[0].material)
 
 
 # ------------------------------------------------------------ a second attempt

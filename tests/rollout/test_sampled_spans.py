@@ -1,7 +1,9 @@
 """Sampled tokens are distinguished from inserted ones anywhere in the context."""
 
+from dataclasses import replace
+
 from whetstone.chat import Context, assistant
-from whetstone.rollout.runner import find_sampled_spans
+from whetstone.rollout.sampled_spans import count_sampled, find_sampled_spans
 from whetstone.trajectory import Author, Tokens, TokenSequence, Turn
 
 NOTHING = Tokens.from_ids((), Author.INSERTED)
@@ -44,3 +46,11 @@ def test_demonstrations_and_replacements_are_not_sampled():
     demonstration = Tokens.from_ids((3, 4), Author.EXPERT)
     assert find_sampled_spans([turn((1, 2), demonstration, opens=True)], reads(1, 2, 3, 4, 5), NOTHING) == ()
     assert find_sampled_spans([turn((1, 2), sampled_tokens(3, 4), opens=True)], reads(1, 2, 7, 7, 5), NOTHING) == ()
+
+
+def test_tokens_of_masked_turns_are_sampled_and_other_inserted_tokens_are_not():
+    inserted = Tokens.from_ids((3, 4), Author.INSERTED)
+    masked = replace(inserted, versions=(0, 0))
+    assert (count_sampled(inserted), count_sampled(masked)) == (0, 2)
+    assert find_sampled_spans([turn((1, 2), inserted, opens=True)], reads(1, 2, 3, 4, 5), NOTHING) == ()
+    assert find_sampled_spans([turn((1, 2), masked, opens=True)], reads(1, 2, 3, 4, 5), NOTHING) == ((2, 4),)

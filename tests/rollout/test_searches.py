@@ -4,18 +4,19 @@ import random
 
 import pytest
 
-from support.episodes import collected
+from support.episodes import collected, path
 from support.tree_search import TASK, Maze
 from whetstone.assembly.rollout_components import build_evaluation_strategy
 from whetstone.chat import assistant
 from whetstone.errors import RecipeError
 from whetstone.evaluation import summarize_episodes
+from whetstone.evaluation.results import summarize_selection
 from whetstone.recipe import load_recipe
 from whetstone.rewards import verdict
 from whetstone.rollout import SEARCHES
-from whetstone.rollout.strategies import BestOf, MajorityVote, TreeSearch
+from whetstone.rollout.strategies import BestOf, MajorityVote, SiblingTurns, TreeSearch
 from whetstone.rollout.strategies.best_of_n import majority_vote
-from whetstone.trajectory import EndReason, Trajectory
+from whetstone.trajectory import EndReason, Group, Trajectory
 
 
 def act_randomly(moment):
@@ -120,4 +121,55 @@ def test_invalid_options_are_refused():
     overrides = ["evaluation.temperature=1.0", "evaluation.strategy={name: majority_vot, n: 3}"]
     with pytest.raises(RecipeError, match='did you mean "majority_vote"'):
         build_evaluation_strategy(load_recipe("demo", overrides))
-    assert set(SEARCHES) == {"best_of", "majority_vote", "tree_search"}
+    assert set(SEARCHES) == {"best_of", "majority_vote", "sibling_turns", "tree_search"}
+
+
+def test_search_ends_with_a_finished_path_of_the_wanted_value():
+    full = run_search(TreeSearch(verifier="support.tree_search:near", expansions=12, width=2))
+    early = run_search(TreeSearch(verifier="support.tree_search:near", expansions=12, width=2, min_value=3.0))
+    assert answer_of(early).solved
+    assert early.costs.environment_steps < full.costs.environment_steps
+
+
+def test_depth_first_search_continues_the_longest_path():
+    group = run_search(TreeSearch(verifier="support.tree_search:near", method="depth_first", expansions=2, width=2))
+    assert {len(each.turns) for each in group.trajectories} == {3}
+    assert group.costs.environment_steps == 2 * 1 + 2 * 2 + 2 * 3  # forks replay the turns of their parent
+
+
+def test_best_sibling_of_each_turn_continues_and_the_worst_is_its_pair():
+    group = run_search(SiblingTurns(group_size=4, verifier="support.tree_search:near"))
+    best, *siblings = group.trajectories
+    assert answer_of(group) is best
+    assert best.solved
+    assert siblings
+    for sibling in siblings:
+        assert sibling.fork_turn == len(sibling.turns) - 1 or sibling.fork_turn is None
+        assert sibling.turns[:-1] == best.turns[: len(sibling.turns) - 1]
+        assert sibling.score.value == best.score.value - 1
+    summary = summarize_episodes([group], temperature=1.0)
+    assert (summary.episodes, summary.success) == (1, 1.0)
+
+
+def test_equal_candidates_give_no_pair():
+    group = collected(
+        SiblingTurns(group_size=3, verifier="support.tree_search:near"),
+        lambda moment: assistant("left"),
+        environment=Maze,
+        reward=verdict,
+        task=TASK,
+    )
+    assert len(group.trajectories) == 1
+
+
+def test_selection_is_compared_with_one_sample():
+    def attempts(*solved, chosen):
+        marks = [() if k == chosen else ("not_chosen",) for k in range(len(solved))]
+        rows = [path(str(k), float(each), marks=mark) for k, (each, mark) in enumerate(zip(solved, marks, strict=True))]
+        return Group(TASK, tuple(rows), 0)
+
+    groups = [attempts(1, 0, 0, 0, chosen=0), attempts(1, 1, 0, 0, chosen=2), attempts(0, 0, 0, 0, chosen=1)]
+    # one sample: (1/4 + 2/4 + 0) / 3; chosen: 1/3; of two tasks with right and wrong attempts one is ranked right
+    expected = {"one_sample": 0.25, "gain": pytest.approx(1 / 3 - 0.25), "rank_at_1": 0.5}
+    assert summarize_selection(groups) == expected
+    assert summarize_selection([Group(TASK, (path("a", 1.0),), 0)]) == {}

@@ -14,7 +14,7 @@ from whetstone.learning.token_index import index_groups
 from whetstone.plugins import OptionError
 from whetstone.rollout import MethodComponents
 from whetstone.rollout.context_transforms import BudgetLine
-from whetstone.rollout.early_stopping import BudgetExhausted, StragglerStop, VoidTurn
+from whetstone.rollout.early_stopping import BudgetExhausted, StragglerStop, VoidTurn, estimate_early_stopping
 from whetstone.rollout.protocol import EpisodeKey, EpisodeState, Siblings
 from whetstone.rollout.strategies import Independent
 from whetstone.tools import pocket_calculator
@@ -67,6 +67,20 @@ def test_group_without_void_turns_is_unchanged():
     plain, watched = played(words), played(words, stops=STOP)
     assert [t.action.ids for t in plain.turns] == [t.action.ids for t in watched.turns]
     assert plain.ended is watched.ended
+
+
+def test_control_episodes_continue_after_a_stop_and_store_the_turn():
+    unread = Message("assistant", (Text("<call>oops"),))
+    words = in_order(call("12*34"), unread, unread, assistant("408"))
+    control = played(words, stops=STOP, stop_control_fraction=0.999999)
+    assert control.ended is EndReason.TERMINATED
+    assert control.marks == ("void_turn_continued:2",)
+    plain = played(words)
+    assert [t.context.ids for t in control.turns] == [t.context.ids for t in plain.turns]  # no trace in the prompt
+    scored = replace(control, score=Score(1.0, success=True))
+    assert estimate_early_stopping([scored, control]) == {"void_turn_saved_turns": 2.0, "void_turn_lost_success": 1.0}
+    assert estimate_early_stopping([control]) == {}
+    assert played(words, stops=STOP, stop_control_fraction=1e-9).marks == ("void_turn",)
 
 
 # ------------------------------------------------------------ lagging

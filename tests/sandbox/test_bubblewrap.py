@@ -316,10 +316,14 @@ def test_sessions_and_agents_get_no_writable_folder_of_the_machine(own, monkeypa
     monkeypatch.setattr(isolation, "has_own_users", lambda layer: own)
     monkeypatch.setattr(sandboxed_process, "find_bwrap", lambda: "bwrap")
     tmp_path.chmod(0o755)
-    agent = sandboxed_process._bubblewrap(str(tmp_path), {}, Limits(), [str(tmp_path)], False)
+    folder = str(tmp_path)
+    agent = sandboxed_process._bubblewrap(folder, {}, Limits(), [folder], False, "")
     for command in (isolation._bubblewrap("bwrap"), agent):
         binds = {word for word in command if "bind" in word and word.startswith("--")}
         assert binds == {"--ro-bind"}
+    with_copy = sandboxed_process._bubblewrap(folder, {}, Limits(), [folder], False, folder)
+    writable = [with_copy[place + 1 : place + 3] for place, word in enumerate(with_copy) if word == "--bind"]
+    assert writable == [[folder, sandboxed_process.WORKSPACE]]
 
 
 REPORT = """

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,17 @@ def containers_of(process):
     """Return the names of the containers of a process."""
     words = ["podman", "ps", "-a", "--filter", f"name=whetstone-{process}-", "--format", "{{.Names}}"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+
+
+def containers_left(process, before, seconds=60):
+    """Return the containers of a process that are not removed within some seconds, without those of `before`.
+
+    A closed session does not wait until its container is removed.
+    """
+    deadline = time.monotonic() + seconds
+    while (left := set(containers_of(process)) - set(before)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return left
 
 
 def write_rootfs(folder: Path) -> Path:

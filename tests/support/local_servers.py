@@ -14,6 +14,7 @@ import pytest
 from whetstone.evaluation.environment_checks import play_with_policy
 
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install -e '.[serve]'")
+SERVERS = Path(__file__).resolve().parents[2] / "servers"
 
 
 @contextlib.contextmanager
@@ -75,3 +76,11 @@ def by(make, task, *actions):
     """Play an episode with these actions."""
     left = iter(actions)
     return asyncio.run(play_with_policy(make, task, lambda *_: next(left), seed=0, max_turns=len(actions))).trajectory
+
+
+def installed_python(name, packages):
+    """Return the interpreter of an environment in `servers/`; skip the test if it does not exist."""
+    place = SERVERS / name / "bin" / "python"
+    if not place.exists():
+        pytest.skip(f"{place} is missing: python -m venv servers/{name} && servers/{name}/bin/pip install {packages}")
+    return str(place)

@@ -87,6 +87,7 @@ SWEEPS = {
     "environments/test_textarena.py::test_invalid_words_win_no_game": 3,
     "environments/test_worlds.py::test_held_out_tasks_are_never_trained_for_any_seed_and_levels": 1,
     "environments/test_worlds.py::test_interleaved_episodes_equal_separate_ones": 1,
+    "evaluation/test_difficulty.py::test_command_prints_the_success_of_each_player": 0,
     "evaluation/test_intervals.py::test_interval_covers_the_truth_over_a_grid": 0,
     "inference/test_engine_contract.py::TestContract::test_each_token_has_the_version_of_its_weights": 1,
     "inference/test_llama_forward.py::test_half_precision_log_probs_equal_a_full_pass_up_to_rounding": 1,
@@ -105,6 +106,7 @@ SWEEPS = {
     "inference/test_server_engine.py::test_another_model_is_detected": 0,
     "inference/test_server_engine.py::test_another_tokenizer_is_detected": 0,
     "inference/test_server_engine.py::test_disabled_prefix_cache_is_detected": 0,
+    "inference/test_server_engine.py::test_each_fault_of_the_weight_sync_has_its_cause": 2,
     "inference/test_server_engine.py::test_invalid_answer_is_one_line": 3,
     "inference/test_server_engine.py::test_late_answer_fails_only_its_request": 0,
     "inference/test_server_engine.py::test_partial_weight_updates_are_detected": 0,
@@ -354,6 +356,9 @@ SWEEPS = {
 }
 """Test → number of its parameters in `make test`, at equal distances; the others are slow."""
 
+_MANY = 6
+"""Number of slow parameters from which `--every` leaves some out."""
+
 
 def thinned(items):
     """Return the items that `SWEEPS` leaves to the slow tier."""
@@ -367,6 +372,16 @@ def thinned(items):
         quick = {k * len(each) // SWEEPS[name] for k in range(SWEEPS[name])}
         left += [item for place, item in enumerate(each) if place not in quick]
     return left
+
+
+def list_skipped_parameters(items, distance):
+    """Return the items that are left out if one in `distance` slow parameters of a test with at least 6 is tried."""
+    of_tests = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            of_tests[item.nodeid.partition("[")[0]].append(item)
+    many = [each for each in of_tests.values() if len(each) >= _MANY]
+    return {item for each in many for place, item in enumerate(each) if place % distance}
 
 
 def mostly_slow(values, *, quick):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.rewards import score
+from support.rewards import episode, score
 from support.sandbox import needs_isolation
 from whetstone.assembly import build_scoring_components
 from whetstone.chat import ToolCall, assistant
@@ -239,6 +239,34 @@ def test_invalid_files_are_named(tmp_path, files):
     (tmp_path / "h.jsonl").write_text('{"task_id": "a"}\n')
     with pytest.raises(TaskError, match=r"h.jsonl:1  the key 'entry_point' is missing"):
         HumanEval(path=str(tmp_path / "h.jsonl"))
+
+
+def test_humaneval_asks_for_tests_and_its_expert_answers_with_the_published_ones(tmp_path):
+    row = {
+        "task_id": "a",
+        "entry_point": "double",
+        "prompt": "def double(x):\n",
+        "canonical_solution": "    return x * 2\n",
+        "test": "def check(candidate):\n    assert candidate(3) == 6\n    assert candidate(0) == 0\n",
+    }
+    (tmp_path / "h.jsonl").write_text(json.dumps(row))
+    source = HumanEval(path=str(tmp_path / "h.jsonl"), ask_for="tests")
+    (task,) = source.held_out(1)
+    assert "calls `double` and does not define it" in task.prompt
+    answer = source.demonstrate(task, [], []).text
+    assert "def test_double():\n    candidate = double\n    assert candidate(3) == 6" in answer
+
+
+@needs_isolation
+@pytest.mark.slow
+@pytest.mark.skipif(not HUMANEVAL.is_dir(), reason=f"HumanEval is missing: put HumanEval.jsonl into {HUMANEVAL}")
+def test_published_tests_of_humaneval_earn_the_whole_reward():
+    source = HumanEval(path=str(HUMANEVAL), ask_for="tests")
+    tasks = source.held_out(1000)[:40]
+    scores = [
+        score("written_tests", episode(source.demonstrate(task, [], []).text), task, max_mutants=3) for task in tasks
+    ]
+    assert [task.id for task, each in zip(tasks, scores, strict=True) if not each.success] == []
 
 
 @needs_isolation

@@ -67,6 +67,8 @@ def test_worked_rules():
     task = Task("t", "?", {"constraints": [*right, wrong[0]]})
     assert asyncio.run(satisfied_constraints(episode(text), task)).value == 0.0
     assert asyncio.run(satisfied_constraints(episode(text), task, partial=True)).value == 0.75
+    absent = Task("t", "?", {"constraints": [*right, {"kind": "include", "word": "moss"}]})
+    assert asyncio.run(satisfied_constraints(episode(text), absent, partial=True)).value == 0.0
 
 
 def test_text_without_words_satisfies_nothing():

@@ -217,7 +217,7 @@ async def _replayed(run_dir):
         ("seed=1", r"seed cannot change in a run \(from 0 to 1\); a new run from this checkpoint: whetstone train "),
         ("policy.tiny.hidden_size=32", "a new run with it: whetstone train"),
         ("tasks.source=echo", "cannot change"),
-        ("reinforcement.optimizer=muon_float32", "reinforcement.optimizer cannot change"),
+        ("reinforcement.optimizer=adamw", "reinforcement.optimizer cannot change"),
         ("reinforcement.steps=2", "3 steps are made already"),
         ("reinforcement.learning_rate=1e-5", "no effect, since reinforcement ended after step 3"),
     ],

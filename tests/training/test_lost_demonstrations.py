@@ -100,3 +100,16 @@ def test_a_warm_up_with_lost_demonstrations_has_them_in_journal_and_metrics(tmp_
     events = [json.loads(line) for line in (run / "store" / "journal.jsonl").read_text().splitlines()]
     (fault,) = [event for event in events if event["event"] == "fault"]
     assert (fault["kind"], fault["said"]) == ("infrastructure", "the sandbox is gone")
+
+
+def test_demonstrations_have_their_own_maximum_number_of_turns(assembly):
+    """An expert that repeats each of three calls takes seven turns; the agent has five."""
+    changes = {"tasks.recheck": 1.0, "tasks.kinds": {"sum_of_products": 1.0}, "environment.max_turns": 5}
+    allowed = {None: 5, 7: 7, 6: 6}
+    for limit, turns in allowed.items():
+        resolved = load_recipe("demo", [*SMALL, "ablations=null"]).with_changes(
+            {**changes, "supervised.max_turns": limit}
+        )
+        (episode,) = asyncio.run(sample_demonstrations(assemble(resolved, assembly.policy), 0, 1)).episodes
+        assert len(episode.turns) == turns
+        assert episode.solved == (limit == 7)

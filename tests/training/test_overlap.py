@@ -9,7 +9,8 @@ from support.conversations import computed, conversations, written
 from support.small import SMALL
 from whetstone.assembly import assemble
 from whetstone.assembly.evaluation_overlap import find_overlap
-from whetstone.assembly.stage_datasets import check_data
+from whetstone.assembly.stage_datasets import check_data, read_demonstrations, read_texts
+from whetstone.errors import DataError, RecipeError
 from whetstone.recipe import DataSettings, load_recipe
 from whetstone.trajectory import Task
 
@@ -51,13 +52,47 @@ def test_demonstrations_of_evaluation_tasks_are_found_in_their_file(tmp_path, ev
         {"messages": [{"role": "user", "content": f"Hi! {evaluated[3].prompt.upper()} ."}, *computed(3, 4)[1:]]}
     )
     path = written(tmp_path / "chats.jsonl", rows)
-    resolved = load_recipe("demo", [*SMALL, "ablations=null", f"supervised.data={path}"])
+    data = f"{{path: '{path}', keep_evaluation_tasks: true}}"
+    resolved = load_recipe("demo", [*SMALL, "ablations=null", f"supervised.data={data}"])
     assembly = assemble(resolved)
     check_data(assembly, resolved)
     (entry,) = find_overlap(assembly, resolved)
     assert (entry["where"], entry["count"]) == ("supervised.data", 2)
     assert entry["examples"] == [f"{evaluated[1].id} (row 3)", f"{evaluated[3].id} (row 7)"]
     assert entry["searched"] == f"7 rows of {path}"
+
+
+def test_demonstrations_of_evaluation_tasks_are_left_out_and_reported(tmp_path, evaluated):
+    rows = conversations(5)
+    rows.insert(
+        2, {"messages": [{"role": "user", "content": f" {evaluated[1].prompt.upper()} ."}, *computed(3, 4)[1:]]}
+    )
+    path = written(tmp_path / "chats.jsonl", rows)
+    resolved = load_recipe("demo", [*SMALL, "ablations=null", f"supervised.data={path}"])
+    lines = []
+    assembly = assemble(resolved)
+    assembly.say = lines.append
+    source = read_demonstrations(assembly, resolved.recipe.supervised.data, "supervised.data")
+    assert len(list(source.iterate_episodes())) == 5
+    assert (
+        f"1 of 6 conversations contain evaluation tasks and are left out, such as row 3 (task {evaluated[1].id})"
+        in (lines[-1])
+    )
+    assert find_overlap(assembly, resolved) == []
+    only = written(tmp_path / "only.jsonl", rows[2:3])
+    with pytest.raises(DataError, match="keep_evaluation_tasks: true"):
+        read_demonstrations(assembly, DataSettings(path=str(only)), "supervised.data")
+
+
+def test_keys_of_conversations_are_refused_for_other_data(tmp_path):
+    path = written(tmp_path / "texts.jsonl", [{"text": "a"}])
+    stage = f"pretraining={{data: {{path: '{path}', length_exponent: 1}}}}"
+    resolved = load_recipe("demo", [*SMALL, "ablations=null", "supervised=null", stage])
+    assembly = assemble(resolved)
+    with pytest.raises(RecipeError, match="length_exponent: has no effect"):
+        read_texts(assembly, resolved.recipe.pretraining)
+    with pytest.raises(RecipeError, match="keep_evaluation_tasks: has no effect"):
+        assembly.stored_reader.groups(DataSettings(path=str(path), keep_evaluation_tasks=True), "offline.data")
 
 
 def test_stored_episodes_of_evaluation_tasks_are_found_by_their_tasks(tmp_path):

@@ -223,6 +223,7 @@ def test_gradients_that_are_not_finite_end_the_run_with_its_state_saved(tmp_path
 VARIANTS = {
     "adapters": ["policy.lora={rank: 4}", "reinforcement.reference_kl=0.1"],
     "adapters without a warm-up": ["policy.lora={rank: 4}", "reinforcement.reference_kl=0.1", "supervised=null"],
+    "adapters in 4 bits": ["policy.lora={rank: 4, quantization: nf4}", "reinforcement.reference_kl=0.1"],
     "frozen": ["policy.freeze=[model.embed_tokens.*]", "reinforcement.reference_kl=0.1"],
     "epochs": ["reinforcement.epochs=2", "reinforcement.minibatches=2", "reinforcement.reference_kl=0.1"],
     "critic": ["advantage=turn_gae", "critic={warmup_updates: 1, learning_rate: 0.02}"],
@@ -257,6 +258,8 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", mostly_slow(VARIANTS, quick=["adapters", "critic epochs"]))
 def test_every_learner_stopped_anywhere_resumes_to_the_same_weights(tmp_path, name):
+    if "4 bits" in name:
+        pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install bitsandbytes")
     changes = [c for c in SMALL if not ("supervised=null" in VARIANTS[name] and c.startswith("supervised"))]
     changes += [
         "ablations=null",

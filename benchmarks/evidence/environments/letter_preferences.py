@@ -63,9 +63,11 @@ def train_checkpoint(
     tasks = folder.with_suffix(".tasks.jsonl")
     _write(tasks, ({"prompt": question, "answer": LETTERS[0]} for question in QUESTIONS))
     supervised = {"steps": steps, "batch_size": 32, "optimizer": "muon", "learning_rate": 1e-2, "decay_fraction": 0.5}
+    # all users have the same questions; the letter that a user prefers is learned
+    data = {"path": str(folder.with_suffix(".shown.jsonl")), "train_on": "last", "keep_evaluation_tasks": True}
     recipe = _keys(tasks, seed) | {
         "policy": {"tiny": TINY},
-        "supervised": {**supervised, "data": {"path": str(folder.with_suffix(".shown.jsonl")), "train_on": "last"}},
+        "supervised": {**supervised, "data": data},
     }
     train(load_recipe(recipe), folder, resume=(folder / "recipe.yaml").is_file(), progress=Progress(quiet=True))
     checkpoint = latest_checkpoint(folder)

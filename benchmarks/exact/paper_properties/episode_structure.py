@@ -31,9 +31,10 @@ from whetstone.rollout.context_transforms.prompt_population import Instructions
 from whetstone.rollout.environment_wrappers.self_search import SelfSearch
 from whetstone.rollout.protocol import Ask, EpisodeKey, EpisodeState, RestartContext, StepOutcome
 from whetstone.rollout.staleness_control import Admission
-from whetstone.rollout.start_states.expert_prefix import as_untrained_turns
+from whetstone.rollout.start_states.expert_prefix import ExpertPrefix, as_untrained_turns
 from whetstone.rollout.strategies.revised_trajectories import build_revision, first_wrong_turn
 from whetstone.rollout.strategies.tree_search import TreeSearch
+from whetstone.tools import FrozenModel
 from whetstone.trajectory import Author, CallRecord, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
 
 
@@ -189,6 +190,54 @@ def guided_starts_train_the_policy_where_the_guide_arrives() -> list[Figure]:
         Figure("trained tokens of the guide", "=", 0, sum(segment.action_mask[1:3])),
         Figure("trained tokens of the policy", "=", 2, sum(segment.action_mask)),
         Figure("largest bias in two guided states", "=", 0.0, gap),
+    ]
+
+
+class _Guide:
+    """Demonstrator that plays a frozen model on a lock of `length` digits, which it opens except for the last one."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    async def demonstration(self, task: Task, *, model: FrozenModel | None = None) -> tuple[Trajectory, int]:
+        """See `Demonstrator`."""
+        assert model is not None
+        answers = [await model.answer((user(f"digit {k}"),)) for k in range(self.length)]
+        turns = tuple(replace(make_turn(), message=answer) for answer in answers)
+        return Trajectory("guide", task.id, (), turns, EndReason.TERMINATED), 0
+
+
+def _answer_all_but_the_last(conversation: Sequence[Message], tools: Any, seed: int) -> str:
+    """Name the right digit, 1, except for the last one."""
+    return "0" if conversation[-1].text == "digit 5" else "1"
+
+
+def _train_on_lock(*, anneal_updates: int, updates: int = 600) -> float:
+    """Return the success on a lock of 6 binary digits after exact policy gradient, with starts of a frozen model."""
+    start = ExpertPrefix(
+        anneal_updates=anneal_updates, model="guide", models={"guide": FrozenModel("guide", _answer_all_but_the_last)}
+    )
+    logits = torch.full((6,), -2.0, dtype=torch.float64)  # of the right digit against the wrong one, at each place
+    for step in range(updates):
+        prefix = asyncio.run(start(EpisodeKey(TASK, 0, step), _Guide(6)))
+        begin = 0 if prefix is None else len(prefix.turns)
+        right = logits.sigmoid()
+        success = right[begin:].prod()
+        gradient = success * (1 - right)
+        gradient[:begin] = 0.0
+        logits = logits + 5.0 * gradient
+    return float(logits.sigmoid().prod())
+
+
+@exact("learning-generate-better-than-your-llm", of=ExpertPrefix, note="a lock of six digits and a tabular policy")
+def frozen_guide_is_surpassed_after_its_starts() -> list[Figure]:
+    """A frozen model opens a lock of six digits except for the last one, so it never succeeds. A policy that starts
+    after its turns, with a prefix that shrinks, opens the lock; the same policy gradient from the reset state does
+    not."""
+    guided, plain = _train_on_lock(anneal_updates=300), _train_on_lock(anneal_updates=1)
+    return [
+        Figure("success after starts of the guide", ">", 0.9, guided),
+        Figure("success without them (the guide succeeds with 0)", "<", 0.01, plain),
     ]
 
 

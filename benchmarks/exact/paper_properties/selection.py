@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from random import Random
+from statistics import fmean
 
 from paper_properties import exact
 from paper_properties.episodes import TASK, make_episode, make_group, make_searches, make_turn
@@ -18,6 +20,7 @@ from whetstone.rollout.context_transforms.demonstration_prompt import Demonstrat
 from whetstone.rollout.context_transforms.rubric_prompt import group_share, step_share
 from whetstone.rollout.dynamic_sampling.nonzero_variance import NonzeroVariance
 from whetstone.rollout.early_stopping.budget_exhausted import BudgetExhausted
+from whetstone.rollout.early_stopping.control_episodes import estimate_early_stopping
 from whetstone.rollout.early_stopping.stragglers import StragglerStop
 from whetstone.rollout.protocol import EpisodeKey, EpisodeState, Siblings, StepOutcome
 from whetstone.rollout.replay.self_imitation import center_on_baseline
@@ -96,6 +99,29 @@ def stopping_saves_turns_of_failures() -> list[Figure]:
         Figure("turns saved of 61 (20 - 9, 18 - 9, 11 - 9)", "=", 22, saved),
         Figure("successes lost", "=", 1, lost),
     ]
+
+
+@exact("early-stopping", of=estimate_early_stopping)
+def controls_measure_saved_turns_and_lost_successes() -> list[Figure]:
+    """A stop ends three of the episodes above at 9 turns. Every choice of those that continue is enumerated: the mean
+    estimates of saved turns and lost successes per stopped episode are the true ones for each number of them."""
+    stopped = [(20, False), (18, False), (11, True)]
+    figures = []
+    for count in (1, 2, 3):
+        estimates = []
+        for continued in itertools.combinations(stopped, count):
+            episodes = [
+                replace(make_searches(length - 1, reward=float(solved)), marks=("stragglers_continued:9",))
+                for length, solved in continued
+            ]
+            ended = make_episode([make_turn("7")] * 9, reward=0.0)
+            estimates.append(estimate_early_stopping([*episodes, replace(ended, marks=("stragglers",))]))
+        saved, lost = (fmean(e[f"stragglers_{name}"] for e in estimates) for name in ("saved_turns", "lost_success"))
+        figures += [
+            Figure(f"turns saved per stop, {count} of 3 continue", "=", 22 / 3, saved),
+            Figure(f"successes lost per stop, {count} of 3 continue", "=", 1 / 3, lost),
+        ]
+    return figures
 
 
 def _state(turns: int, size: int) -> EpisodeState:

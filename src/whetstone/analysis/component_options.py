@@ -21,6 +21,7 @@ from whetstone.recipe import Recipe
 from whetstone.recipe.settings_base import Part
 from whetstone.rewards import REWARDS
 from whetstone.rollout import SEARCHES
+from whetstone.rollout.action_masks import ACTION_MASKS
 from whetstone.rollout.budget_allocation import ALLOCATIONS
 from whetstone.rollout.context_rewrites import REWRITES
 from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
@@ -44,6 +45,7 @@ _BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     "rollout.early_stopping": STOPS,
     "rollout.context_rewrites": REWRITES,
     "rollout.environment_wrapper": ENVIRONMENT_WRAPPERS,
+    "rollout.action_mask": ACTION_MASKS,
     "rollout.replay": REPLAY,
     "rollout.trajectory_filters": TRAJECTORY_FILTERS,
     "rollout.dynamic_sampling": DYNAMIC_SAMPLING,

@@ -120,6 +120,8 @@ class RunComponents:
         self._policy, self.memory, self._calls = policy, memory or {}, calls
         self.skipped_rows: dict[str, int] = {}
         """Number of invalid rows that were skipped (`on_bad_row: skip`), by the recipe key of their file."""
+        self.leaking_rows: dict[str, frozenset[int]] = {}
+        """Numbers of rows that are left out because they contain evaluation tasks, by the recipe key of their file."""
         self.checked_data: dict[str, tuple[Any, Any]] = {}
         """(settings, data) of stages whose data is checked before the run starts, by the recipe key; read once."""
         self.tool_watch = ToolWatch(say)
@@ -256,7 +258,9 @@ class RunComponents:
 
         Their state in the checkpoint (`memory`) is loaded.
         """
-        method = build_method(self.resolved, self.source, self._vocabulary, self.stored_reader, self._environment_with)
+        method = build_method(
+            self.resolved, self.source, self._vocabulary, self.stored_reader, self._environment_with, self.models
+        )
         if isinstance(self.reward, Stateful):
             method = replace(method, reward=self.reward)
         method.load_state(self.memory)
@@ -439,6 +443,8 @@ class RunComponents:
             needed["seeds"] = "reinforcement.deterministic: true"
         if implements_protocol(self.strategy, ReadsEntropies) and self.strategy.reads_entropies:
             needed["entropies"] = f"rollout.strategy: {recipe.rollout.strategy.name}"
+        if recipe.rollout.action_mask is not None:
+            needed["constraints"] = f"rollout.action_mask: {recipe.rollout.action_mask.name}"
         if self.reads_columns("entropies", "turn_entropies"):
             needed["entropies"] = "the column of entropies that credit or objective reads"
         return needed
@@ -477,7 +483,12 @@ class RunComponents:
         return any(name in column_names(function) for function in functions for name in names)
 
     def build_collector(
-        self, actor: Actor, *, record: EpisodeRecord | None = None, method: MethodComponents | None = None
+        self,
+        actor: Actor,
+        *,
+        record: EpisodeRecord | None = None,
+        method: MethodComponents | None = None,
+        max_turns: int | None = None,
     ) -> Collector:
         """Build a collector, which samples episodes in which `actor` acts as the policy.
 
@@ -488,12 +499,13 @@ class RunComponents:
             record: Record that stores the episodes; None: they are not stored.
             method: Components around the strategy. None: those of an evaluation if a policy acts, and none if an expert
                 acts.
+            max_turns: Maximum number of turns of an episode; None: `environment.max_turns`.
         """
         if method is None:
             method = MethodComponents() if isinstance(actor, ExpertActor) else self.method.at_evaluation()
         recipe = self.resolved.recipe
         limits = EpisodeLimits(
-            max_turns=recipe.environment.max_turns,
+            max_turns=max_turns or recipe.environment.max_turns,
             context_length=_ANY_LENGTH if isinstance(actor, EndpointActor) else self.policy.context_length,
             timeout_seconds=recipe.environment.timeout_seconds,
         )
@@ -530,6 +542,15 @@ class RunComponents:
         """
         sampling = build_sampling(self.resolved.recipe.rollout, self.chat, temperature)
         return PolicyActor(engine, sampling, self.chat.stop_ids, self.member if member is None else member)
+
+    def build_demonstration_collector(self) -> Collector:
+        """Build a collector of the expert's demonstrations, with their own maximum number of turns.
+
+        Raises:
+            RecipeError: If the task source has no expert.
+        """
+        settings = self.resolved.recipe.supervised
+        return self.build_collector(self.expert_actor(), max_turns=settings.max_turns if settings else None)
 
     def expert_actor(self) -> ExpertActor:
         """Return an actor that plays with the expert of the task source.

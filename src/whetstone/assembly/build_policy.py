@@ -39,6 +39,7 @@ from whetstone.policies import (
     has_adapters,
     load_policy,
     move_policy,
+    quantize_linears,
     resolve_model_folder,
 )
 from whetstone.policies.check_tokenizer import tokenizer_mismatch
@@ -229,7 +230,9 @@ def _with_adapters(resolved: Resolved, policy: Policy) -> Policy:
                 )
     elif lora is not None:
         try:
-            add_adapters(policy.model, seed=resolved.recipe.seed, **lora.model_dump())
+            if lora.quantization is not None:
+                quantize_linears(policy.model)
+            add_adapters(policy.model, seed=resolved.recipe.seed, **lora.model_dump(exclude={"quantization"}))
         except PolicyError as error:
             raise resolved.error("policy.lora", str(error)) from None
     return policy

@@ -75,9 +75,12 @@ def build_environment(
     taken = _ModelUse(frozen_models(resolved) if models is None else models)
     settings = resolved.recipe.environment
     make = _environment_factory(resolved, "environment", settings.name, settings.options, taken)
-    seated = resolved.recipe.rollout.strategy.options.get("frozen") or {}
-    if taken.known and not taken.asked and not set(seated.values()) & set(taken.known):
-        raise resolved.error("models", "has no effect: no tool (tools: [models]), environment or seat uses them")
+    rollout = resolved.recipe.rollout
+    start = rollout.start_states.options.get("model") if rollout.start_states is not None else None
+    used = {*(rollout.strategy.options.get("frozen") or {}).values(), start}
+    if taken.known and not taken.asked and not used & set(taken.known):
+        message = "has no effect: no tool (tools: [models]), environment, seat or start state uses them"
+        raise resolved.error("models", message)
     policy = run_policy(resolved) if calls is None else replace(calls, effects=dict(settings.effects or {}))
     permitted = functools.partial(apply_call_policy, make, settings.name, policy)
     built = permitted()

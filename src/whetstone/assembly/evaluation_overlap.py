@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from whetstone.assembly.assembly import RunComponents
-from whetstone.data.decontamination import WORDS, find_overlaps
+from whetstone.data.decontamination import WORDS, find_overlaps, normalize_prompt
 from whetstone.data.row_readers import InvalidRow, read_rows
 from whetstone.data.sensitive import collect_texts
 from whetstone.recipe import (
@@ -43,7 +43,6 @@ _ANSWERS = ("answer", "answers", "solution", "target", "label", "expected", "ref
 _MAX_CHARACTERS = 10_000_000
 """Maximum number of characters of a data file to search."""
 _EXAMPLES = 3
-_END = re.compile(r"[.,;:!?'\"]+(?=\s|$)")
 
 
 def find_overlap(
@@ -73,7 +72,7 @@ def find_overlap(
     ]
     for key, settings in files.items():
         if key not in stored:
-            rows, matches = _contained(settings, held_out)
+            rows, matches = _contained(settings, held_out, assembly.leaking_rows.get(key, frozenset()))
             entries.append(_entry(key, f"{rows} rows of {settings.path}", matches, held_out))
     return [entry for entry in entries if entry["count"]]
 
@@ -137,12 +136,12 @@ def _repeated(held_out: Sequence[Task], training: Iterable[Task], *, is_list: bo
     ids = {task.id: task for task in held_out}
     exact: dict[str, list[Task]] = {}
     for task in held_out:
-        exact.setdefault(_normal(task.prompt), []).append(task)
+        exact.setdefault(normalize_prompt(task.prompt), []).append(task)
     matches: _Matches = {}
     for task in training:
         if task.id in ids:
             matches.setdefault(task.id, ("id", task.id))
-        text = _normal(task.prompt)
+        text = normalize_prompt(task.prompt)
         for other in exact.get(text, ()) if text else ():
             if _is_about_the_same(other.private, task.private, is_list=is_list):
                 kind = "prompt" if other.prompt == task.prompt else "normalized prompt"
@@ -158,30 +157,25 @@ def _is_about_the_same(one: Mapping[str, Any], other: Mapping[str, Any], *, is_l
     return not one or not other or to_json(one) == to_json(other)
 
 
-def _contained(settings: DataSettings, held_out: Sequence[Task]) -> tuple[int, _Matches]:
-    """Return (number of rows searched, evaluation tasks that rows of a file contain)."""
+def _contained(settings: DataSettings, held_out: Sequence[Task], excluded: Container[int] = ()) -> tuple[int, _Matches]:
+    """Return (number of rows searched, evaluation tasks in them), for the rows of a file that are not left out."""
     tasks = {task.id: task for task in held_out}
     texts: dict[str, str] = {}
     room = _MAX_CHARACTERS
     for row in read_rows(Path(settings.path), split=settings.split):
         if room <= 0:
             break
-        if not isinstance(row, InvalidRow):
+        if not isinstance(row, InvalidRow) and row.number not in excluded:
             texts[f"row {row.number}"] = text = "\n".join(collect_texts(row.columns))
             room -= len(text)
-    normal = {where: _normal(text) for where, text in texts.items()}
+    normal = {where: normalize_prompt(text) for where, text in texts.items()}
     matches: _Matches = {}
     for where, id in find_overlaps(texts.items(), held_out):
         prompt = tasks[id].prompt
         if prompt in texts[where]:
             matches.setdefault(id, ("prompt", where))
-        elif _normal(prompt) in normal[where]:
+        elif normalize_prompt(prompt) in normal[where]:
             matches.setdefault(id, ("normalized prompt", where))
         elif len(re.findall(r"\w+", prompt)) >= WORDS:
             matches.setdefault(id, (f"{WORDS} words in a row", where))
     return len(texts), matches
-
-
-def _normal(text: str) -> str:
-    """Normalize a prompt: lower case, single spaces, no punctuation at the ends of words."""
-    return " ".join(_END.sub("", text).casefold().split())

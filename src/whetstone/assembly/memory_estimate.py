@@ -28,7 +28,7 @@ from whetstone.assembly.member_recipes import member_recipes
 from whetstone.assembly.model_size import ModelSize
 from whetstone.assembly.placement import auxiliary_devices, policy_device
 from whetstone.inference import cache_bytes
-from whetstone.policies import CPU, free_memory, in_dtype, resolve_model_folder, stored_weights
+from whetstone.policies import BLOCK_SIZE, CPU, free_memory, in_dtype, resolve_model_folder, stored_weights
 from whetstone.recipe import OptimizerSettings, Recipe, ReinforcementSettings, Resolved, TinySettings
 
 _GIB = 2**30
@@ -102,10 +102,13 @@ def _shares(resolved: Resolved, size: ModelSize, *, trains: bool) -> Iterator[Me
     if lora is None:
         yield MemoryShare("weights", 4 * count, device)
     else:
-        yield MemoryShare("weights", dtype.itemsize * count + 4 * trained, device)
+        packed = count - 2 * size.vocabulary * size.hidden if lora.quantization is not None and size.layers else 0
+        bits = max(0, packed) * (32 + 4 * BLOCK_SIZE) // BLOCK_SIZE
+        weights = dtype.itemsize * (count - max(0, packed)) + bits // 8
+        yield MemoryShare("weights", weights + 4 * trained, device)
     ahead = isinstance(stage, ReinforcementSettings) and stage.admit_ahead > 0
     if recipe.engine.name == "local" and (short or (ahead and lora is None)):
-        copied = dtype.itemsize * count if lora is None or not lora.dora else 0
+        copied = dtype.itemsize * count if lora is None or not (lora.dora or lora.quantization) else 0
         yield MemoryShare("the sampler's weights", copied, device)
     if stage is not None:
         yield MemoryShare("gradients", 4 * trained, device)

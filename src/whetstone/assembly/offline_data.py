@@ -64,6 +64,8 @@ class StoredReader:
 
     def _groups(self, settings: DataSettings, key: str) -> list[Group]:
         """Read the stored episodes that `data` names; see `groups`."""
+        for name in settings.conversation_keys:
+            raise self.resolved.error(f"{key}.{name}", "has no effect: it applies to conversations of supervised.data")
         path, choice = Path(settings.path), build_episode_filter(settings)
         train_on = lookup_component(self.resolved, f"{key}.train_on", "turn filter", settings.train_on, LEARNED_FROM)
         if is_offline(path):

@@ -37,11 +37,11 @@ from whetstone.data.policy_limits import PolicyLimits
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.failure_causes import count_failure_causes, format_causes
-from whetstone.inference import check_engine
+from whetstone.inference import check_engine, describe_forward, uses_merged_weights
 from whetstone.learning.flops import peak_memory_gib
 from whetstone.learning.forward_passes import LocalPasses
 from whetstone.learning.model_trainer import ModelTrainer
-from whetstone.policies import CPU, free_memory
+from whetstone.policies import CPU, free_memory, without_adapters
 from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings
 from whetstone.recipe.stage_settings import get_data
 from whetstone.reporting.alarms import mismatch_limit
@@ -113,6 +113,11 @@ async def run_preflight_checks(
     if resolved.recipe.engine.name != "local":
         async for tried in _of_engine(assembly):
             yield tried
+    else:
+        began = time.perf_counter()
+        is_fast, description = await run_in_compute_thread(_describe_sampling, assembly)
+        status = CheckStatus.PASS if is_fast else CheckStatus.WARN
+        yield Check("sampling", status, description, seconds=time.perf_counter() - began)
     name = resolved.recipe.environment.name
     known = find_tool_effects(assembly.environment(), resolved.recipe.environment) if effects is None else effects
     refused = calls.refused(known)
@@ -152,6 +157,14 @@ async def run_preflight_checks(
             except Exception as error:  # a plug-in may raise any exception
                 result = Check(check_name, CheckStatus.FAIL, describe_exception(error).splitlines()[0])
         yield replace(result, name=check_name, seconds=time.perf_counter() - began)
+
+
+def _describe_sampling(assembly: RunComponents) -> tuple[bool, str]:
+    """Return (whether the local engine samples the policy by its fastest forward pass, description)."""
+    policy = assembly.policy
+    if uses_merged_weights(policy):  # as in `MergedLoraEngine`
+        return describe_forward(without_adapters(policy.model, merge=False).to(policy.dtype))
+    return describe_forward(assembly.sampled_model())
 
 
 async def run_engine_checks(resolved: Resolved) -> AsyncIterator[Check]:
@@ -296,7 +309,7 @@ class _Probe:
                 return failed
             summary = f"; {called} tools respond to a call with example arguments" if called else ""
             return Check("", CheckStatus.WARN, f"the source has no expert, so no correct call is known{summary}")
-        collector = self.assembly.build_collector(self.assembly.expert_actor())
+        collector = self.assembly.build_demonstration_collector()
         self.shown = await collector.sample(GroupPlan(source.task(0), seed=0))
         failing = describe_tool_failures(self.shown.calls)
         if failing:

@@ -19,13 +19,17 @@ from whetstone.assembly.offline_data import StoredReader
 from whetstone.capabilities import implements_protocol
 from whetstone.data import StoredMixture
 from whetstone.environments import Environment
-from whetstone.environments.protocol import Seats, TakesSeat, supports_forking
+from whetstone.environments.game_environment import GameEnvironment, game_commands
+from whetstone.environments.multi_agent import ListsMoves, Seat
+from whetstone.environments.protocol import HasAdmissibleActions, Seats, TakesSeat, supports_forking
 from whetstone.errors import TaskError
 from whetstone.inference.kv_cache import bytes_per_token
+from whetstone.plugins import unwrap_partial
 from whetstone.policies import Policy, free_memory
 from whetstone.recipe import DataSettings, Part, Recipe, Resolved, StoredMixtureSettings
 from whetstone.recipe.settings import MIN_AUTO_EPISODES
 from whetstone.rollout import MethodComponents, Strategy
+from whetstone.rollout.action_masks import ACTION_MASKS, AdmissibleActions
 from whetstone.rollout.budget_allocation import ALLOCATIONS
 from whetstone.rollout.concurrency import ConcurrencyController
 from whetstone.rollout.context_rewrites import REWRITES
@@ -37,6 +41,7 @@ from whetstone.rollout.group_sources import GroupSource, ImaginedGroups, MixedSo
 from whetstone.rollout.method import ROLLOUT_KEYS
 from whetstone.rollout.optional_protocols import ChecksSource, KeyedBy, StatelessOnly, TimingDependent, can_fork
 from whetstone.rollout.protocol import (
+    ActionMask,
     Allocation,
     ContextTransform,
     DynamicSampling,
@@ -53,6 +58,7 @@ from whetstone.rollout.strategies import SEARCHES, STRATEGIES
 from whetstone.rollout.task_keys import task_key
 from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
 from whetstone.tasks import CURRICULA, Curriculum, Source
+from whetstone.tools import FrozenModel
 from whetstone.tools.protocol import is_stateless
 from whetstone.trajectory import Group, OffPolicy
 
@@ -96,6 +102,7 @@ def build_method(
     vocabulary: int,
     reader: StoredReader,
     environment_with: Callable[[Mapping[str, Any]], Callable[[], Environment]],
+    models: Mapping[str, FrozenModel] | None = None,
 ) -> MethodComponents:
     """Build the rollout components of a recipe other than its strategy.
 
@@ -105,6 +112,7 @@ def build_method(
         vocabulary: Number of tokens in the policy's vocabulary.
         reader: Reader of stored episodes.
         environment_with: Function that returns an environment factory for changed settings, given by recipe key.
+        models: Frozen models of the recipe, by name.
 
     Raises:
         RecipeError: If a name or option is wrong.
@@ -116,6 +124,7 @@ def build_method(
     )
     sources = _sources(resolved, reader, environment_with)
     stored = sources["stored"].source if "stored" in sources else None
+    arguments_by_name["models"] = models
     arguments_by_name["stored_groups"] = stored.get_all_groups if isinstance(stored, StoredMixture) else None
 
     def one(key: str, part: Part | None, protocol: type, built_in: Mapping[str, Any]) -> Any:
@@ -144,10 +153,12 @@ def build_method(
         environment_wrapper=one(
             "rollout.environment_wrapper", rollout.environment_wrapper, EnvironmentWrapper, ENVIRONMENT_WRAPPERS
         ),
+        action_mask=one("rollout.action_mask", rollout.action_mask, ActionMask, ACTION_MASKS),
         replay=some("replay", rollout.replay, TrajectoryReplay, REPLAY),
         trajectory_filters=some("trajectory_filters", rollout.trajectory_filters, TrajectoryFilter, TRAJECTORY_FILTERS),
         dynamic_sampling=one("rollout.dynamic_sampling", rollout.dynamic_sampling, DynamicSampling, DYNAMIC_SAMPLING),
         overflow=rollout.on_context_overflow,
+        stop_control_fraction=rollout.early_stopping_control_fraction,
         sources=sources,
     )
 
@@ -265,6 +276,13 @@ def check_method(
         )
         raise resolved.error("evaluation.strategy", problem)
     _check_seats(resolved, strategy, environment())
+    mask = method.action_mask
+    if isinstance(mask, AdmissibleActions) and not mask.script and not lists_actions(environment()):
+        problem = (
+            f'environment "{recipe.environment.name}" lists no admissible actions; set script to a function that '
+            "returns the allowed actions"
+        )
+        raise resolved.error("rollout.action_mask", problem)
     forking = can_fork(strategy)
     for key, parts in (("rollout.strategy", forking), ("rollout.start_states", method.start is not None)):
         if parts and not supports_forking(environment()):
@@ -306,6 +324,16 @@ def check_method(
         if injection.off_policy is OffPolicy.TRUNCATED and recipe.importance_correction is None:
             message = f"{name} has off_policy: truncated, which requires importance_correction: truncated"
             raise resolved.error("rollout.replay", message)
+
+
+def lists_actions(environment: Environment) -> bool:
+    """Return whether an environment lists the admissible actions of its states."""
+    if isinstance(environment, GameEnvironment):
+        game = unwrap_partial(environment.made)
+        return implements_protocol(game, HasAdmissibleActions) or bool(game_commands(game))
+    if isinstance(environment, Seat):
+        return implements_protocol(unwrap_partial(environment.made), ListsMoves)
+    return implements_protocol(environment, HasAdmissibleActions)
 
 
 def _check_seats(resolved: Resolved, strategy: Strategy, environment: Environment) -> None:

@@ -7,14 +7,16 @@ can play a seat.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whetstone.capabilities import implements_protocol
 from whetstone.chat import Chat
 from whetstone.errors import PolicyError
-from whetstone.inference import Sampling, frozen_member
+from whetstone.inference import Member, Sampling, frozen_member
+from whetstone.policies import Policy
 from whetstone.recipe import RolloutSettings
-from whetstone.rollout import Actor, FrozenActor, ModelActor, PolicyActor
+from whetstone.rollout import Actor, FrozenActor, ModelActor
 from whetstone.rollout.optional_protocols import FrozenSeats, MemberSeats
 
 if TYPE_CHECKING:
@@ -74,28 +76,49 @@ def build_frozen_actors(assembly: RunComponents) -> dict[str, Actor]:
         if folder in assembly.models:
             actors[role] = ModelActor(assembly.models[folder], assembly.chat)
             continue
-        policy, rollout = assembly.policy, resolved.recipe.rollout
-        trusted = resolved.recipe.policy.trust_remote_code
-        member = frozen_member(
-            role,
-            folder,
-            trust_remote_code=trusted,
-            device=policy.device,
-            dtype=policy.dtype,
-            max_sequences=rollout.max_episodes,
-        )
+        member = open_frozen_member(assembly, role, folder)
         try:
-            other = member.policy
+            is_same = shares_vocabulary(assembly, member.policy)
         except PolicyError as error:
             raise resolved.error("rollout.strategy", f"frozen.{role}: {error}") from None
-        if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+        if not is_same:
             raise resolved.error(
                 "rollout.strategy",
                 f"frozen.{role}: {folder} has another vocabulary than the policy; use a model with the same tokenizer",
             )
-        sampling = build_sampling(rollout, assembly.chat, rollout.temperature)
-        actors[role] = FrozenActor(PolicyActor(member.engine, sampling, assembly.chat.stop_ids))
+        actors[role] = FrozenActor(
+            assembly.policy_actor(member.engine, temperature=resolved.recipe.rollout.temperature, member="")
+        )
     return actors
+
+
+def open_frozen_member(assembly: RunComponents, name: str, folder: str | Path) -> Member:
+    """Create the member of a frozen model that plays a seat, on the device and in the precision of the policy.
+
+    Args:
+        assembly: Components of the run.
+        name: Name of the member in messages.
+        folder: Model folder, such as a checkpoint.
+    """
+    recipe, policy = assembly.resolved.recipe, assembly.policy
+    return frozen_member(
+        name,
+        folder,
+        trust_remote_code=recipe.policy.trust_remote_code,
+        device=policy.device,
+        dtype=policy.dtype,
+        max_sequences=recipe.rollout.max_episodes,
+    )
+
+
+def shares_vocabulary(assembly: RunComponents, policy: Policy) -> bool:
+    """Return whether a policy has the tokens of the policy of the run, so that it can read the same contexts.
+
+    Args:
+        assembly: Components of the run.
+        policy: Other policy.
+    """
+    return bool(policy.tokenizer.get_vocab() == assembly.policy.tokenizer.get_vocab())
 
 
 def build_sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Sampling:

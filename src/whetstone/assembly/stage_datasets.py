@@ -33,6 +33,7 @@ from whetstone.data import (
     read_preference,
 )
 from whetstone.data.conversations import LEARNED_FROM, DataUsage, all_assistant_turns
+from whetstone.data.decontamination import find_leaks
 from whetstone.data.demonstrations import ImitationSource
 from whetstone.data.offline_episodes import best_and_worst, is_offline
 from whetstone.data.policy_limits import PolicyLimits
@@ -225,22 +226,60 @@ def read_demonstrations(assembly: RunComponents, settings: DataSettings, key: st
     chosen = lookup_component(assembly.resolved, f"{key}.train_on", "turn filter", settings.train_on, LEARNED_FROM)
     offered = assembly.offered_tools
 
-    def parse(row: Row) -> list[Conversation]:
+    def parse(row: Row) -> list[tuple[int, Conversation]]:
         conversations = [read_conversation(each, offered) for each in conversation_rows(row)]
         usage.add(*conversations, chosen=chosen)
-        return conversations
+        return [(row.number, each) for each in conversations]
 
     usage = DataUsage()
-    conversations = _read_rows(assembly, settings, key, parse)
+    numbered = _read_rows(assembly, settings, key, parse)
     _report_usage(assembly, path, usage)
-    if not conversations:
+    if not numbered:
         raise DataError(f"{path}: no conversations in it")
+    conversations = _remove_leaks(assembly, settings, key, numbered)
     conversations = [each for each in conversations if each.get_trained_turns(all_assistant_turns)]
     if not conversations:
         raise DataError(f"{usage.describe(path)[0]}; change the field that excludes them, such as `weight`")
+    conversations = repeat_long(conversations, settings.length_exponent)
     return Demonstrations(
         conversations, assembly.chat, chosen=chosen, context_length=assembly.policy.context_length, seed=seed
     )
+
+
+def _remove_leaks(
+    assembly: RunComponents, settings: DataSettings, key: str, numbered: Sequence[tuple[int, Conversation]]
+) -> list[Conversation]:
+    """Return the conversations without a task of the evaluation, and report the others.
+
+    Raises:
+        DataError: If no conversation is left.
+    """
+    if settings.keep_evaluation_tasks:
+        return [conversation for _, conversation in numbered]
+    held_out = assembly.source.held_out(assembly.resolved.recipe.evaluation.episodes)
+    leaks = find_leaks([[message.text for message in each.messages] for _, each in numbered], held_out)
+    if leaks:
+        first, task_id = next(iter(leaks.items()))
+        where = f"{settings.path}: {len(leaks)} of {len(numbered)} conversations contain evaluation tasks"
+        example = f"such as row {numbered[first][0]} (task {task_id})"
+        if len(leaks) == len(numbered):
+            raise DataError(f"{where}, {example}; evaluate on other tasks, or set {key}.keep_evaluation_tasks: true")
+        assembly.say(f"{where} and are left out, {example}; {key}.keep_evaluation_tasks: true trains on them")
+        assembly.leaking_rows[key] = frozenset(numbered[index][0] for index in leaks)
+    return [conversation for index, (_, conversation) in enumerate(numbered) if index not in leaks]
+
+
+def repeat_long(conversations: Sequence[Conversation], exponent: float) -> list[Conversation]:
+    """Return conversations, those longer than the mean several times: (turns / mean turns)^exponent times, rounded.
+
+    Turns are those of the assistant. Each conversation occurs at least once; with exponent 0 exactly once.
+
+    Source: resampling of long traces as in DR-Venus 2026; the weight is an addition.
+    """
+    turns = [sum(message.role == "assistant" for message in each.messages) for each in conversations]
+    mean = sum(turns) / max(1, len(turns))
+    repeats = [max(1, round((count / mean) ** exponent)) if mean else 1 for count in turns]
+    return [each for each, count in zip(conversations, repeats, strict=True) for _ in range(count)]
 
 
 def _report_usage(assembly: RunComponents, path: Path, usage: DataUsage) -> None:
@@ -452,9 +491,11 @@ def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> Non
 
 
 def _refuse_turns(resolved: Resolved, settings: DataSettings, key: str, why: str) -> None:
-    """Reject `train_on` if the stage does not train on single turns."""
+    """Reject keys of conversations, such as `train_on`, if the stage does not train on single turns."""
     if settings.train_on != "all":
         raise resolved.error(f"{key}.train_on", f"has no effect: {why}")
+    for name in settings.conversation_keys:
+        raise resolved.error(f"{key}.{name}", f"has no effect: {why}")
 
 
 def as_reinforcement(resolved: Resolved) -> Resolved:

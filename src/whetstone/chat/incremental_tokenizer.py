@@ -22,19 +22,25 @@ import unicodedata
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system, with_text
 from whetstone.chat.protocol import ToolCallFormat
 from whetstone.chat.rendering import Variable, template_renderer, to_text, tokenizer_name, uses_clock, write_as_text
-from whetstone.chat.template_probe import HistoryRewritten, Prober, TurnParts, in_parts, probe_template
+from whetstone.chat.template_probe import (
+    HistoryRewritten,
+    Prober,
+    Spoken,
+    TurnBlock,
+    TurnParts,
+    in_parts,
+    probe_template,
+)
 from whetstone.chat.thoughts import read_after_thought
 from whetstone.chat.turn_ends import Vocabulary, end_pattern, find_turn_ends
 from whetstone.errors import PolicyError
 from whetstone.tokens import TokenSequence
-
-Spoken = tuple[dict[str, Any] | TurnParts, ...]
-"""Conversation: untrusted messages as the template receives them, and turns of the model."""
 
 _HALF = re.compile("[\ud800-\udfff]")
 _PROBE = "\ue000probe\ue000"  # private-use characters: no template and no text contains them
@@ -43,6 +49,10 @@ _MAX_CACHED_PROMPTS, _MAX_CACHED_TURNS, _MAX_CACHED_TEXTS = 64, 1024, 1024
 _MAX_CACHED_CHARACTERS = 1000
 """Maximum length of a text whose token ids or parsed turn are cached."""
 T = TypeVar("T")
+
+
+_ALL_RENDERED_TURNS = 16
+"""Number of turns of a segment up to which every continuation is found by rendering the whole conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,8 @@ class Context:
     """Texts of the segment that the template wrote: up to the model's first turn, then between its turns."""
     opened: int = 0
     """Number of entries of `spoken` that are in the first text of `rendered`."""
+    examples: tuple[TurnBlock, ...] = ()
+    """First and last block of each kind after them, in order."""
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -76,8 +88,8 @@ class Context:
 class ResultCache(Generic[T]):
     """Cache of recent results that depend on a key and on the available tools, such as rendered prompts.
 
-    Episodes of a group have the same prompt and mostly start consecutively. Rendering and tokenizing a prompt takes
-    about a millisecond on the event loop, which all episodes share.
+    Episodes of a group have the same prompt, mostly start consecutively, and often sample the same turns. Rendering and
+    tokenizing a prompt takes about a millisecond on the event loop, which all episodes share.
 
     Args:
         size: Maximum number of cached results.
@@ -136,6 +148,10 @@ class Chat:
         self._show = template_renderer(tokenizer, self.variables)
         self._prompts = ResultCache[Context](_MAX_CACHED_PROMPTS, remembers=not uses_clock(tokenizer))
         self._turns = ResultCache[tuple[str, str, Message]](_MAX_CACHED_TURNS)
+        self._continuations = ResultCache[tuple[Context, Context]](
+            _MAX_CACHED_TURNS, remembers=not uses_clock(tokenizer)
+        )
+        """Contexts by the context before them, which is kept so that its `id` stays unique, and the turn."""
         self._encode_cached = functools.lru_cache(_MAX_CACHED_TEXTS)(self._encode)
         added = tokenizer.added_tokens_decoder
         self._token_text = {i: str(token.content) for i, token in added.items()}
@@ -204,17 +220,34 @@ class Chat:
         Raises:
             PolicyError: If the template rejects the conversation.
         """
+        key = id(context), tuple(sampled), tuple(messages), max_calls
+        _, extended = self._continuations.get_or_create(
+            key, context.tools, lambda: (context, self._extend(context, sampled, messages, max_calls))
+        )
+        return extended
+
+    def _extend(
+        self, context: Context, sampled: Sequence[int], messages: Sequence[Message], max_calls: int | None
+    ) -> Context:
         speech = self._parse_turn_parts(self._text(sampled), context, max_calls)
-        after = (*context.spoken, speech, *self._convert_untrusted(messages, speech, context.tools))
+        answers = self._convert_untrusted(messages, speech, context.tools)
         ended = sampled[-1] if sampled and sampled[-1] in self.stop_ids else None
+        closed = self.dialect.thought_signs[1] in speech.text
+        parts = closed, bool(speech.thought), bool(speech.content), len(speech.calls)
+        block = TurnBlock(len(context.rendered) - 1, (speech, *answers), (*parts, ended, *(m["role"] for m in answers)))
+        after = (*context.spoken, *block.entries)
         try:
-            written = self._render_continuation(context, after, ended)
+            written = self._render_continuation(context, block, ended)
         except HistoryRewritten as why:
             self.rewritten = self.rewritten or str(why)
             return self._render_segment(after, context.tools)
         new, segments = TokenSequence(self.encode(written)), (*context.rendered, written)
         tokens = context.tokens + TokenSequence(sampled) + new
-        return replace(context, tokens=tokens, new=new, opens_segment=False, spoken=after, rendered=segments)
+        same = [each for each in context.examples if each.kind == block.kind]
+        examples = (*(each for each in context.examples if each not in same[1:]), block)
+        return replace(
+            context, tokens=tokens, new=new, opens_segment=False, spoken=after, rendered=segments, examples=examples
+        )
 
     def read(
         self, sampled: Sequence[int], tools: Sequence[ToolSpec], *, turn: int, max_calls: int | None = None
@@ -301,52 +334,64 @@ class Chat:
         tokens = TokenSequence(self.encode(written))
         return Context(tokens, tokens, True, spoken, tools, (written,), len(spoken))
 
-    def _render_continuation(self, context: Context, after: Spoken, ended: int | None) -> str:
+    def _render_continuation(self, context: Context, block: TurnBlock, ended: int | None) -> str:
         """Return the text that the template writes after the last turn of the model.
+
+        So that the time per turn does not grow, later turns are rendered after the first and the last block of each
+        kind only. If the template renders one of these differently than before, all are rendered. A template that
+        depends on the number of turns is detected at the next power of two, when all are rendered in any case.
 
         Args:
             context: Context before the turn.
-            after: Conversation with the turn and the messages that follow it.
+            block: The turn and the messages that follow it.
             ended: Id of the sampled token that ended the turn; None if the turn was truncated.
 
         Raises:
             HistoryRewritten: If the template renders the existing context differently.
         """
-        mark = choose_placeholder([m.text if isinstance(m, TurnParts) else m for m in after])
-        turns = [m for m in after[context.opened :] if isinstance(m, TurnParts)]
-        by_turn = {id(turn): with_placeholders(turn, f"{mark}{number}x") for number, turn in enumerate(turns)}
-        old = tuple(
-            self._break_turn(m, context.tools) if isinstance(m, TurnParts) else m for m in after[: context.opened]
-        )
-        rendered = self._render((*old, *(by_turn.get(id(m), m) for m in after[context.opened :])), context.tools, True)
+        count = block.number + 1
+        if count > _ALL_RENDERED_TURNS and count & (count - 1) and any(e.kind == block.kind for e in context.examples):
+            with suppress(HistoryRewritten, PolicyError):
+                return self._render_after(context, context.examples, block, ended)
+        entries = context.spoken[context.opened :]
+        starts = [i for i, each in enumerate(entries) if isinstance(each, TurnParts)]
+        blocks = [TurnBlock(n, entries[i:j]) for n, (i, j) in enumerate(pairwise((*starts, len(entries))))]
+        return self._render_after(context, blocks, block, ended)
+
+    def _render_after(self, context: Context, before: Sequence[TurnBlock], block: TurnBlock, ended: int | None) -> str:
+        """Return the text after the turn of a block, in a conversation with these blocks before it."""
+        opening, blocks = context.spoken[: context.opened], (*before, block)
+        entries = [entry for each in blocks for entry in each.entries]
+        mark = choose_placeholder([m.text if isinstance(m, TurnParts) else m for m in (*opening, *entries)])
+        old = tuple(self._break_turn(m, context.tools) if isinstance(m, TurnParts) else m for m in opening)
+        marked = [with_placeholders(each.turn, f"{mark}{number}x") for number, each in enumerate(blocks)]
+        inserted = (entry for turn, each in zip(marked, blocks, strict=True) for entry in (turn, *each.entries[1:]))
+        rendered = self._render((*old, *inserted), context.tools, True)
         if not rendered.startswith(context.rendered[0]):
             raise HistoryRewritten("it renders the initial messages differently")
         place, closing_thought = len(context.rendered[0]), self.dialect.thought_signs[1]
-        for number, turn in enumerate(turns):
-            spots = {rendered.find(text, place): len(text) for text in list_placeholders(by_turn[id(turn)])}
+        for turn, each in zip(marked, blocks, strict=True):
+            spots = {rendered.find(text, place): len(text) for text in list_placeholders(turn)}
             begins = min(spots)
             if begins < 0:
                 raise HistoryRewritten("it drops the text or thought of an earlier turn")
             ends = max(at + length for at, length in spots.items())
-            if (closing_thought in turn.text) != (closing_thought in rendered[place:ends]):
+            if (closing_thought in each.turn.text) != (closing_thought in rendered[place:ends]):
                 raise HistoryRewritten("it adds or removes the end of a thought")
             place = ends
-            if number < len(turns) - 1:
-                begins = rendered.find(context.rendered[number + 1], place)
+            if each is not block:
+                begins = rendered.find(context.rendered[each.number + 1], place)
                 if begins < 0:
                     raise HistoryRewritten("it renders the text between two turns differently")
-                place = begins + len(context.rendered[number + 1])
+                place = begins + len(context.rendered[each.number + 1])
         after_turn = rendered[place:]
         stop = min((at for text in self._stops if (at := after_turn.find(text)) >= 0), default=-1)
-        answers = after[next(i for i in range(len(after), 0, -1) if isinstance(after[i - 1], TurnParts)) :]
-        if stop < 0 or not all(
-            is_rendered(str(m["content"]), after_turn[stop:]) for m in answers if isinstance(m, dict)
-        ):
+        answers = [str(m["content"]) for m in block.entries[1:] if isinstance(m, dict)]
+        if stop < 0 or not all(is_rendered(text, after_turn[stop:]) for text in answers):
             raise HistoryRewritten("it renders a result in another place")
         if ended is None:
             return after_turn[stop:]
-        end_text = self._text_of(ended)
-        if not after_turn.startswith(end_text, stop):
+        if not after_turn.startswith(end_text := self._text_of(ended), stop):
             raise HistoryRewritten("it ends a turn differently than the model did")
         return after_turn[stop + len(end_text) :]
 

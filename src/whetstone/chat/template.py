@@ -30,7 +30,8 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 _MOST_SECONDS = 5.0
-"""Maximum processor time of one rendering; common templates take a few milliseconds."""
+"""Seconds of elapsed time that a rendering may take, and then of processor time; common templates take a few
+milliseconds."""
 _MOST_MADE = 256 << 20
 """Maximum number of characters and elements created in one rendering."""
 _LARGEST = 16 << 20
@@ -154,8 +155,10 @@ class _Spent(threading.local):
 
     size: int = 0
     """Number of characters, and of weighted elements, created by the rendering."""
-    until: tuple[float, float] = (math.inf, math.inf)
-    """Deadlines in seconds: (by the monotonic clock, by the processor time of the thread)."""
+    soonest: float = math.inf
+    """Time of the monotonic clock, in seconds, before which the rendering is not stopped."""
+    until: float | None = None
+    """Deadline by the processor time of the thread, in seconds; None: not set before `soonest`."""
 
 
 class _Measured(ImmutableSandboxedEnvironment):
@@ -185,16 +188,20 @@ class _Measured(ImmutableSandboxedEnvironment):
     def begin(self) -> None:
         """Reset the counters and deadlines of this thread before a rendering."""
         self._spent.size = 0
-        self._spent.until = time.monotonic() + _MOST_SECONDS, time.thread_time() + _MOST_SECONDS
+        self._spent.soonest, self._spent.until = time.monotonic() + _MOST_SECONDS, None
 
     def tick(self) -> bool:
         """Raise `TemplateError` if the time limit has passed; otherwise return True.
 
         Compiled templates call it at each iteration of a loop and at each call.
         """
-        # processor time is at most elapsed time, which is faster to read
-        soonest, until = self._spent.until
-        if time.monotonic() > soonest and time.thread_time() > until:
+        spent = self._spent
+        if time.monotonic() <= spent.soonest:
+            return True
+        # on a busy machine little of the elapsed time was the template's; processor time is slow to read
+        now = time.thread_time()
+        spent.until = spent.until or now + _MOST_SECONDS
+        if now > spent.until:
             raise TemplateError(f"it takes longer than {_MOST_SECONDS:g} s")
         return True
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -72,6 +72,28 @@ class TurnParts:
     """Text after the thought, without calls that the template writes itself."""
     calls: tuple[ToolCall, ...] = ()
     """Calls of the turn, with the ids that the template receives."""
+
+
+Spoken = tuple[dict[str, Any] | TurnParts, ...]
+"""Conversation: untrusted messages as the template receives them, and turns of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBlock:
+    """Turn of the model in a segment, with the messages after it."""
+
+    number: int
+    """Index of the turn in the segment."""
+    entries: Spoken
+    """The turn and the messages."""
+    kind: tuple[Hashable, ...] = ()
+    """Properties on which a template can decide: parts and end of the turn, roles of the messages."""
+
+    @property
+    def turn(self) -> TurnParts:
+        """The turn of the model."""
+        assert isinstance(self.entries[0], TurnParts)
+        return self.entries[0]
 
 
 @dataclass(frozen=True, slots=True)

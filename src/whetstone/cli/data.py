@@ -20,6 +20,7 @@ import whetstone.record
 import whetstone.training
 from whetstone import analysis
 from whetstone.chat import ToolSpec
+from whetstone.cli.data_errors import inject_errors_command
 from whetstone.cli.data_import import import_data
 from whetstone.cli.judge_option import describe_usage
 from whetstone.cli.unused_overrides import warn_unused_overrides
@@ -46,10 +47,11 @@ from whetstone.trajectory_json import encode_trajectory
 
 @click.group("data")
 def data_command() -> None:
-    """Check a dataset, import one from traces, export one from a run, or score stored episodes."""
+    """Check a dataset, import one from traces, export one from a run, score stored episodes, or insert known errors."""
 
 
 data_command.add_command(import_data)
+data_command.add_command(inject_errors_command)
 
 
 @data_command.command("check")

@@ -1,4 +1,4 @@
-"""`whetstone environments`: check the contract of an environment, or serve one over HTTP."""
+"""`whetstone environments`: check the contract of an environment, serve one over HTTP, or export one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ from whetstone.cli.effects import allow_effects_option, ask_once, call_tools_opt
 from whetstone.cli.server_options import access_log_option, bind_socket, start_access_log
 from whetstone.cli.tasks import list_sources, read_options
 from whetstone.environments.dependencies import check_requirements
+from whetstone.environments.exchange.exported_episode import Pays, bind_named_options
+from whetstone.environments.exchange.write_export import ExportFormat, write_export
 from whetstone.environments.harbor.check_folders import FolderReport, check_folders, count_statuses
-from whetstone.environments.protocol import OPTIONAL_OF_USERS, HasRequirements, SelfChecking, optional_protocols
+from whetstone.environments.protocol import HasRequirements, SelfChecking, optional_protocols
 from whetstone.environments.registry import REWARD_OF
 from whetstone.environments.remote.auth import TOKEN
 from whetstone.environments.remote.environment_server import ServedEpisodes, build_environment_app
@@ -35,7 +37,6 @@ from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.evaluation.environment_checks import Contract, check_contract
 from whetstone.network.host_header import LOOPBACK
 from whetstone.plugins import (
-    bind_component,
     check_interface,
     find_part,
     get_component_options,
@@ -47,14 +48,13 @@ from whetstone.serving.http_server import build_server
 from whetstone.strict_json import to_json
 from whetstone.tasks.protocol import OPTIONAL as SOURCE_OPTIONAL
 from whetstone.tools import CallPolicy
-from whetstone.tools.protocol import OPTIONAL as TOOL_OPTIONAL
 from whetstone.tools.side_effects import checked_effect, describe_effects, describe_remedy
 from whetstone.user_code import describe_exception
 
 
 @click.group("environments")
 def environments_command() -> None:
-    """Check an environment; serve one."""
+    """Check an environment; serve or export one."""
 
 
 @environments_command.command("check")
@@ -190,6 +190,77 @@ def serve_environment_command(
         server.run(sockets=[bound])
 
 
+@environments_command.command("export")
+@click.argument("environment")
+@click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--to", "kind", type=click.Choice(("openenv", "verifiers", "harbor")), required=True, help="Format.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="New folder.")
+@click.option("--tasks", "source", help="Task source [the source of the same name].")
+@click.option("--num-tasks", type=click.IntRange(min=1), default=20, show_default=True, help="Number of tasks.")
+@click.option("--held-out", is_flag=True, help="Export held-out tasks instead of training tasks.")
+@click.option(
+    "--pays",
+    type=click.Choice(("success", "score")),
+    default="success",
+    show_default=True,
+    help="Reward: 1 for success, or the score of the verdict.",
+)
+@click.option("--image", default="whetstone", show_default=True, help="Image with Whetstone, for containers.")
+@call_tools_option
+@allow_effects_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def export_environment_command(
+    environment: str,
+    options: tuple[str, ...],
+    kind: ExportFormat,
+    output: Path,
+    source: str | None,
+    num_tasks: int,
+    held_out: bool,
+    pays: Pays,
+    image: str,
+    call_tools: bool,
+    allow_effects: bool,
+    as_json: bool,
+) -> None:
+    """Write ENVIRONMENT and its tasks as an OpenEnv server, a taskset of verifiers, or Harbor folders.
+
+    Tasks are written with the data of their reward. The expert of the task source plays each task first; its actions
+    are the solutions of Harbor folders. Its tools are called for real: without `--call-tools` only those that declare
+    the effect `read`, and with side effects only with `--allow-effects`.
+    """
+    own_options, settings = _split_effects(environment, options)
+    if environment in REWARD_OF:
+        raise RecipeError(f"{environment}: its reward is {REWARD_OF[environment]}, not a verdict, and is not exported")
+    if settings.effects:
+        raise RecipeError("effects: an export has no declared effects; remove the option")
+    contract = create_contract(environment, own_options, source=source)
+    effects = training.known_effects(contract.make, settings)
+    refused = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools).refused(effects)
+    if refused:
+        remedy = describe_remedy(refused, for_check=True)
+        raise RecipeError(
+            f"{environment}: nothing is exported, because the expert's tools are not called: "
+            f"{describe_effects(refused)}; {remedy}"
+        )
+    part = get_component_options(_find_environment(environment))
+    written = write_export(
+        output,
+        kind,
+        environment=environment,
+        options={key: value for key, value in own_options.items() if key in part},
+        source=contract.source,
+        num_tasks=num_tasks,
+        held_out=held_out,
+        pays=pays,
+        image=image,
+    )
+    if as_json:
+        click.echo(to_json({"folder": str(output), **asdict(written)}))
+    else:
+        click.echo(f"wrote {output}: {written.tasks} tasks, {written.solved} solved by the expert")
+
+
 def _check_folders(path: Path, options: Mapping[str, Any], as_json: bool) -> None:
     """Print the report of Harbor folders, and exit: 1 if one is not solved."""
 
@@ -279,13 +350,7 @@ def create_contract(
             raise RecipeError(f"{key}: not an option of {environment} or its tasks"
                               f"{did_you_mean(key, [*own_options, *task_options])}")  # fmt: skip
     values = {key: value for key, value in options.items() if key in own_options}
-    if isinstance(values.get("tools"), list):
-        tools = whetstone.tools.TOOLS
-        values["tools"] = [bind_component("tool", tool, tools, optional=TOOL_OPTIONAL) for tool in values["tools"]]
-    if "user" in values:
-        values["user"] = bind_component(
-            "user", values["user"], whetstone.environments.USERS, optional=OPTIONAL_OF_USERS
-        )
+    values = bind_named_options(values)
     make = functools.partial(_create_environment, environment, validate_options(part, values))
     of_tasks = validate_options(source_part, {key: value for key, value in options.items() if key in task_options})
     judge = whetstone.rewards.make_reward(reward or REWARD_OF.get(environment, "verdict"), whetstone.rewards.REWARDS)

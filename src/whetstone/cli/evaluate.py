@@ -6,6 +6,7 @@ import math
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Group
 
 if TYPE_CHECKING:
-    from whetstone.evaluation import Evaluation
+    from whetstone.evaluation import Evaluation, MemberResult
 
 
 _FEW = 100
@@ -36,8 +37,8 @@ _HOST = re.compile(r"[\w.-]+:\d+(?:/.*)?|localhost(?:/.*)?")
 """Pattern of a server address without a scheme."""
 _OF_GROUPS = (
     "rollout.strategy", "rollout.group_size", "rollout.temperature", "rollout.budget_allocation",
-    "rollout.start_states", "rollout.replay", "rollout.trajectory_filters", "rollout.dynamic_sampling",
-    "rollout.group_timeout_seconds",
+    "rollout.start_states", "rollout.action_mask", "rollout.replay", "rollout.trajectory_filters",
+    "rollout.dynamic_sampling", "rollout.group_timeout_seconds",
 )  # fmt: skip
 """Recipe keys of sampling in training, which evaluations do not read."""
 
@@ -45,8 +46,11 @@ _OF_GROUPS = (
 @click.command("evaluate")
 @click.argument("run_or_recipe", shell_complete=shell_completion.recipes_or_runs)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=shell_completion.complete_overrides)
-@click.option("--policy", help="Policy to evaluate instead of the recipe's: a run, a model folder or a URL such as "
-              "http://host:8000/v1.")  # fmt: skip
+@click.option("--policy", help="Policy to evaluate instead of the recipe's: a run, a model folder, a URL such as "
+              "http://host:8000/v1, or a player: expert, person, package.module:function.")  # fmt: skip
+@click.option("--opponent", "opponents", multiple=True, metavar="NAME", help="Play every seat of a game against this "
+              "opponent; repeatable: script, person, package.module:function, a run, checkpoint or model folder, or "
+              "step-N of the run.")  # fmt: skip
 @click.option("--model", default="", help="Name of the model on the server.")
 @click.option("--api-key-env", default="", help="Environment variable with the API key.")
 @click.option("--episodes", type=click.IntRange(min=1), help="Number of held-out tasks [the recipe's].")
@@ -70,6 +74,7 @@ def evaluate_command(
     run_or_recipe: str,
     overrides: tuple[str, ...],
     policy: str | None,
+    opponents: tuple[str, ...],
     model: str,
     api_key_env: str,
     episodes: int | None,
@@ -98,6 +103,8 @@ def evaluate_command(
     for option, file in (("--lm-eval", lm_eval), ("--inspect", inspect)):
         if file is not None and file.is_dir():
             raise RecipeError(f"{option} {file}: is a folder; name a file")
+        if file is not None and opponents:
+            raise RecipeError(f"{option}: writes one evaluation; omit it, or omit --opponent")
     unread = (*LEARNING, *_OF_GROUPS, *(("policy",) if policy is not None or Path(run_or_recipe).is_dir() else ()))
     warn_unused_overrides(overrides, unread, "an evaluation plays held-out tasks with the present weights")
     settings = {"episodes": episodes, "samples": samples, "temperature": temperature}
@@ -111,18 +118,30 @@ def evaluate_command(
     record = training.EvaluationRecord(output_dir) if output_dir is not None else None
     progress = Progress(quiet=as_json or not sys.stderr.isatty())
     groups: list[Group] = []
+    log, ask = lambda line: click.echo(line, err=True), ask_once()
+    if opponents:
+        results, protocol = training.evaluate_opponents(
+            agent, opponents, seed=seed, record=record, progress=progress, log=log, ask=ask
+        )
+        _note_missing_tasks(episodes, protocol)
+        if as_json:
+            listed = {name: each.to_json() for name, each in results.items()}
+            click.echo(to_json({"opponents": listed, "protocol": protocol}))
+        else:
+            _show_opponents(results, protocol)
+        for each in results.values():
+            _require_scores(each)
+        return
     result, protocol = training.evaluate_agent(
         agent,
         seed=seed,
         record=record,
         progress=progress,
-        log=lambda line: click.echo(line, err=True),
+        log=log,
         on_group=groups.append if inspect is not None else None,
-        ask=ask_once(),
+        ask=ask,
     )
-    if episodes is not None and protocol["tasks"]["count"] < episodes:
-        count = protocol["tasks"]["count"]
-        click.echo(f"whetstone: {episodes} held-out tasks were requested, the source has {count}", err=True)
+    _note_missing_tasks(episodes, protocol)
     name = agent.resolved.name
     if lm_eval is not None:
         lm_eval.parent.mkdir(parents=True, exist_ok=True)
@@ -134,6 +153,18 @@ def evaluate_command(
         click.echo(to_json({**result.to_json(), "protocol": protocol}))
     else:
         _show(result, protocol)
+    _require_scores(result)
+
+
+def _note_missing_tasks(episodes: int | None, protocol: Mapping[str, Any]) -> None:
+    """Print a line if the source has fewer held-out tasks than requested."""
+    count = protocol["tasks"]["count"]
+    if episodes is not None and count < episodes:
+        click.echo(f"whetstone: {episodes} held-out tasks were requested, the source has {count}", err=True)
+
+
+def _require_scores(result: Evaluation) -> None:
+    """Exit with code 1 if too many episodes of a result have no score."""
     if not result.sound:
         problem = f"{result.invalid} of {result.episodes + result.invalid} episodes have no score"
         why = f"too many for a valid result (more than {evaluation.MOST_INVALID:.0%})"
@@ -147,6 +178,21 @@ def _endpoint(url: str, model: str, api_key_env: str) -> whetstone.chat.ChatEndp
     if api_key_env and api_key_env not in os.environ:
         raise RecipeError(f"--api-key-env: the environment variable {api_key_env} is not set")
     return whetstone.chat.ChatEndpoint(url, model, key=os.environ.get(api_key_env, "") if api_key_env else "")
+
+
+def _show_opponents(results: Mapping[str, Evaluation], protocol: dict[str, Any]) -> None:
+    """Print success and mean reward against each opponent, over all seats and in each seat."""
+    for name, result in results.items():
+        click.secho(f"against {sanitize_text(name)}", bold=True)
+        rows: list[tuple[str, Evaluation | MemberResult]] = [("all seats", result)]
+        rows += [(f"as {seat}", each) for seat, each in result.seats.items()]
+        for label, each in rows:
+            (low, high), (least, most) = each.interval, each.reward_interval
+            click.echo(
+                f"  {label:<22} success {each.success:6.1%}  ({low:.0%} to {high:.0%})"
+                f"  reward {each.reward:.3f}  ({least:.3f} to {most:.3f})  {each.episodes} games"
+            )
+    _show_protocol(protocol)
 
 
 def _show(result: Evaluation, protocol: dict[str, Any]) -> None:
@@ -179,6 +225,11 @@ def _show(result: Evaluation, protocol: dict[str, Any]) -> None:
     for name, of_k in (("pass@", result.pass_at), ("pass^", result.pass_hat), ("maj@", result.majority)):
         if len(result.pass_at) > 1 and of_k:
             click.echo("  ".join(f"{name}{k} {value:.1%}" for k, value in of_k.items() if not math.isnan(value)))
+    for name, of_k in (("turns", result.success_by_turn), ("attempts", result.success_by_attempt)):
+        if of_k:
+            click.echo(f"solved within {name}: " + "  ".join(f"{k} {value:.1%}" for k, value in of_k.items()))
+    if result.success_by_turn and not math.isnan(result.first_answer_tokens):
+        click.echo(f"tokens to the first answer {result.first_answer_tokens:.1f}")
     sure = result.calibration
     if sure is not None:
         click.echo(
@@ -189,6 +240,14 @@ def _show(result: Evaluation, protocol: dict[str, Any]) -> None:
     if strategy:
         spent = "  ".join(f"{name.replace('_', ' ')} {value:.1f}" for name, value in result.spent.items())
         click.echo(f"by      {strategy['name']}, on a task: {spent}")
+        if result.selection:
+            selection = "  ".join(f"{name.replace('_', ' ')} {value:.1%}" for name, value in result.selection.items())
+            click.echo(f"        {selection}")
+    _show_protocol(protocol)
+
+
+def _show_protocol(protocol: Mapping[str, Any]) -> None:
+    """Print the settings that determine an evaluation in one line."""
     click.secho(
         f"agent   {protocol['agent']}  seed {protocol['seed']}  temperature {protocol['temperature']:g}"
         f"  tasks {protocol['tasks']['ids']}  whetstone {protocol['whetstone']}",

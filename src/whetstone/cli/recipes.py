@@ -121,7 +121,7 @@ def _row(name: str) -> dict[str, Any]:
     single = {"curriculum": recipe.curriculum}
     single |= {
         key: getattr(rollout, key)
-        for key in ("budget_allocation", "start_states", "environment_wrapper", "dynamic_sampling")
+        for key in ("budget_allocation", "start_states", "environment_wrapper", "action_mask", "dynamic_sampling")
     }
     parts |= {key: part.name for key, part in single.items() if part is not None}
     if recipe.importance_correction is not None:

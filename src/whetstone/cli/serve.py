@@ -13,6 +13,7 @@ import click
 
 import whetstone.serving
 import whetstone.serving.tinker
+from whetstone.cache_dir import cache_dir
 from whetstone.cli.policy_argument import is_run_or_checkpoint, load_policy_argument, member_option, resolve_checkpoint
 from whetstone.cli.server_options import access_log_option, bind_socket, load_api_keys, server_url, start_access_log
 from whetstone.cli.unused_overrides import LEARNING, warn_unused_overrides
@@ -76,6 +77,8 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 @click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
               help="Close an episode after this many seconds without a request.")  # fmt: skip
 @click.option("--tinker", is_flag=True, help="Also serve the Tinker API: train LoRA adapters with the package tinker.")
+@click.option("--tinker-states", "states", type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Folder of saved states of Tinker clients [the cache folder, by name of the model].")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for sampling.")
 @access_log_option("-")
 def serve_command(
@@ -99,6 +102,7 @@ def serve_command(
     most_bytes: int | None,
     idle_seconds: float,
     tinker: bool,
+    states: Path | None,
     seed: int,
     access_log: str,
 ) -> None:
@@ -118,7 +122,10 @@ def serve_command(
         raise RecipeError("--redact: requires --record FILE or --annotations FILE")
     if judge and record is None:
         raise RecipeError("--judge: requires --record FILE")
+    if states is not None and not tinker:
+        raise RecipeError("--tinker-states: requires --tinker")
     name = name or Path(run_or_model).name
+    states = states or cache_dir() / "tinker" / name.strip("/").replace("/", "--")
     run_or_model = resolve_checkpoint(run_or_model, checkpoint)
     if judge and not is_run_or_checkpoint(Path(run_or_model)):
         raise RecipeError(f"--judge: {run_or_model} is a model without a reward; name a run")
@@ -140,7 +147,7 @@ def serve_command(
                 known,
                 idle_seconds,
                 seed,
-                tinker,
+                states if tinker else None,
             )
         )
 
@@ -164,7 +171,7 @@ async def _serve(
     keys: Keys,
     idle_seconds: float,
     seed: int,
-    tinker: bool,
+    states: Path | None,
 ) -> None:
     assembly = load_policy_argument(run_or_model, overrides, None, member=member)
     engine = assembly.build_engine(heard=lambda line: click.echo(line, err=True))
@@ -180,8 +187,11 @@ async def _serve(
         )
         served = whetstone.serving.Server(completions, episodes, name=name, keys=keys)
         also = people_routes(served, PeopleQueue(people, redact=taken_out)) if people is not None else ()
-        if tinker:
-            trained = whetstone.serving.tinker.TinkerService(assembly.policy, engine, name=name, seed=seed)
+        if states is not None:
+            trained = whetstone.serving.tinker.TinkerService(
+                assembly.policy, engine, name=name, states=states, seed=seed
+            )
+            click.echo(f"states of Tinker clients in {states}")
             also = (*also, *whetstone.serving.tinker.tinker_routes(served, trained))
         server = build_server(whetstone.serving.build_serving_app(served, extra_routes=also))
         exclude_present_objects()

@@ -1,33 +1,41 @@
-"""`whetstone tasks`: show tasks; score the tasks that a run was trained on."""
+"""`whetstone tasks`: show tasks, measure their difficulty, make new ones, score those that a run was trained on."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import click
 
 import whetstone.environments
 import whetstone.tasks
-from whetstone import record
+from whetstone import assembly, evaluation, record, training
 from whetstone.analysis.task_scores import task_scores
 from whetstone.atomic_write import write_text
+from whetstone.cli.effects import add_permissions, allow_effects_option, call_tools_option, check_policy, report_refused
+from whetstone.environments.protocol import Environment
 from whetstone.errors import RecipeError
 from whetstone.plugins import find_part, validate_options
-from whetstone.recipe import load_recipe, yaml_value
+from whetstone.recipe import Resolved, load_recipe, yaml_value
+from whetstone.reporting import Progress
+from whetstone.rewards.protocol import Reward, close_reward
 from whetstone.strict_json import to_json
-from whetstone.tasks.protocol import OPTIONAL
+from whetstone.tasks.protocol import OPTIONAL, Source
 from whetstone.tasks.task_dates import DateRange, select_dated_tasks
+from whetstone.trajectory import Task
 
 _SHOWN = 20
 
 
 @click.group("tasks")
 def tasks_command() -> None:
-    """Show tasks; score the tasks that a run was trained on."""
+    """Show tasks; measure their difficulty; make new ones; score those that a run was trained on."""
 
 
 @tasks_command.command("show")
@@ -108,6 +116,160 @@ def score_tasks_command(
         click.echo(f"{scores.dropped} tasks were sampled too rarely for a score")
     if output_file is not None:
         click.echo(f"wrote {output_file}; whetstone train RECIPE with=limr curriculum.path={output_file}")
+
+
+@tasks_command.command("difficulty")
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--tasks", default=8, show_default=True, type=click.IntRange(min=1), help="Number of held-out tasks.")
+@click.option(
+    "--episodes", default=16, show_default=True, type=click.IntRange(min=1), help="Random episodes per measured value."
+)
+@click.option(
+    "--lookahead",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 4),
+    help="Actions that a greedy step enumerates.",
+)
+@click.option("--width", default=6, show_default=True, type=click.IntRange(min=1), help="Candidates of an action.")
+@click.option("--max-turns", default=20, show_default=True, type=click.IntRange(min=1))
+@click.option("--policy", help="Also evaluate a policy: `recipe` (the recipe's, untrained), a run, or a model folder.")
+@call_tools_option
+@allow_effects_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def measure_difficulty_command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    tasks: int,
+    policy: str | None,
+    call_tools: bool,
+    allow_effects: bool,
+    as_json: bool,
+    **options: int,
+) -> None:
+    """Measure the difficulty of RECIPE's held-out tasks before training.
+
+    The success of random players, and of greedy steps on the values of the random policy: an action is chosen by the
+    mean reward of random episodes after it. Tasks that greedy steps solve need little exploration; tasks that neither
+    solves need demonstrations, easier tasks, a denser reward or a novelty bonus.
+    """
+    resolved, permission = load_recipe(recipe, overrides), {"call_tools": call_tools, "allow_effects": allow_effects}
+    source, make, reward = _build_components(resolved, problem="nothing is measured", **permission)
+    probe = evaluation.DifficultyProbe(make, reward, **options)
+
+    async def run() -> list[evaluation.TaskDifficulty]:
+        measured = [await probe.measure(task) for task in source.held_out(tasks)]
+        await close_reward(reward)
+        return measured
+
+    rows = asyncio.run(run())
+    if policy is not None:
+        changes = add_permissions((*overrides, f"evaluation.episodes={tasks}"), allow_effects)
+        solved: dict[str, float] = {}
+        training.evaluate_agent(
+            training.load_agent(recipe, changes, None if policy == "recipe" else policy),
+            seed=None,
+            record=None,
+            progress=Progress(quiet=True),
+            on_group=lambda group: solved.update(
+                {group.task.id: fmean(each.solved for each in group.trajectories)} if group.trajectories else {}
+            ),
+        )
+        rows = [replace(row, policy=solved.get(row.task)) for row in rows]
+    if as_json:
+        click.echo(to_json({"episodes": probe.num_played, "tasks": [asdict(row) for row in rows]}))
+        return
+    by_kind = defaultdict(list)
+    for row in rows:
+        by_kind[row.kind].append(row)
+    click.echo(f"{'kind':<24} {'tasks':>6} {'random':>8} {'greedy':>8}{' policy' if policy else '':>9}")
+    for kind, of_kind in [*(by_kind.items() if len(by_kind) > 1 else ()), ("all", rows)]:
+        played = [row.policy for row in of_kind if row.policy is not None]
+        mean = f"{fmean(played):8.0%}" if played else f"{'':>8}"
+        random, greedy = fmean(row.random for row in of_kind), fmean(row.greedy for row in of_kind)
+        click.echo(f"{kind:<24} {len(of_kind):>6} {random:8.0%} {greedy:8.0%} {mean}")
+    click.echo(f"{probe.num_played} episodes without a model")
+
+
+@tasks_command.command("explore")
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--output-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="File for the tasks, one JSON object per line.",
+)
+@click.option(
+    "--starts", default=4, show_default=True, type=click.IntRange(min=1), help="Initial states: tasks of RECIPE."
+)
+@click.option("--episodes", default=50, show_default=True, type=click.IntRange(min=1), help="Episodes per start.")
+@click.option("--max-actions", default=6, show_default=True, type=click.IntRange(min=1), help="Calls of an episode.")
+@click.option(
+    "--max-random",
+    default=0.1,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Maximum fraction of random players that reach the state of a task.",
+)
+@click.option("--seed", default=0, show_default=True)
+@call_tools_option
+@allow_effects_option
+def explore_tasks_command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    output_file: Path,
+    starts: int,
+    episodes: int,
+    max_actions: int,
+    max_random: float,
+    seed: int,
+    call_tools: bool,
+    allow_effects: bool,
+) -> None:
+    """Make tasks for the environment of RECIPE from the states that curious play reaches.
+
+    The initial states are those of RECIPE's training tasks; their prompts and goals are not used. The environment's
+    verdict must have `state`. A task asks for a state; it is rejected if its calls do not reach the state again, if
+    random players reach it, or if another task has it. Train on the file with `reward=state`.
+    """
+    resolved, permission = load_recipe(recipe, overrides), {"call_tools": call_tools, "allow_effects": allow_effects}
+    source, make, reward = _build_components(resolved, problem="nothing is explored", **permission)
+    explorer = evaluation.TaskExplorer(make, max_actions=max_actions, max_random=max_random, seed=seed)
+
+    async def run() -> list[Task]:
+        tasks = [task for k in range(starts) for task in await explorer.explore_tasks(source.task(k), episodes)]
+        await close_reward(reward)
+        return tasks
+
+    tasks = asyncio.run(run())
+    rows = [
+        {"id": task.id, "prompt": task.prompt, "tags": dict(task.tags), "private": dict(task.private)} for task in tasks
+    ]
+    write_text(output_file, "".join(f"{to_json(row, other=str)}\n" for row in rows))
+    click.echo(f"{len(tasks)} tasks from {starts * episodes} episodes: {output_file}")
+    for gate, count in explorer.rejected.most_common():
+        click.echo(f"{count:6} episodes without a task: {gate}")
+    for depth, count in sorted(Counter(len(task.private["solution"]) for task in tasks).items()):
+        click.echo(f"{count:6} tasks with {depth} call{'s' if depth > 1 else ''}")
+
+
+def _build_components(
+    resolved: Resolved, *, problem: str, call_tools: bool, allow_effects: bool
+) -> tuple[Source, Callable[[], Environment], Reward]:
+    """Build task source, environment and reward of a recipe whose tools are called only with permission.
+
+    Raises:
+        RecipeError: If the environment itself is not permitted; the message starts with `problem`.
+    """
+    effects = training.tool_effects(resolved)
+    calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
+    report_refused(calls, effects)
+    name = resolved.recipe.environment.name
+    if name in calls.refused(effects):
+        raise RecipeError(f"{problem}: the environment {name} is not played")
+    return assembly.build_scoring_components(resolved, calls)
 
 
 def list_sources() -> dict[str, Any]:

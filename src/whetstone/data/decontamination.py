@@ -7,7 +7,7 @@ Note:
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from whetstone.trajectory import Task
@@ -15,6 +15,7 @@ from whetstone.trajectory import Task
 WORDS = 13
 """Length of an n-gram in words, as in the reports of GPT-3 and later models."""
 _WORD = re.compile(r"\w+")
+_END = re.compile(r"[.,;:!?'\"]+(?=\s|$)")
 
 
 def find_overlaps(
@@ -44,6 +45,45 @@ def find_overlaps(
                 for task_id in runs.get(text_words[start : start + length], ()):
                     matches[task_id] = None
         yield from ((where, task_id) for task_id in matches)
+
+
+def find_leaks(conversations: Sequence[Sequence[str]], tasks: Sequence[Task]) -> dict[int, str]:
+    """Find conversations of training data that contain an evaluation task.
+
+    A conversation contains a task if a message equals its prompt, ignoring case, white space and final punctuation, or
+    has thirteen of its words in a row. A prompt and words that several tasks have identify none of them, so the
+    template of prompts does not count.
+
+    Args:
+        conversations: [N] texts of the messages of each conversation.
+        tasks: Evaluation tasks.
+
+    Returns:
+        Index of a conversation → id of the first task that it contains.
+    """
+    prompts = Counter(normalize_prompt(task.prompt) for task in tasks)
+    exact = {prompt: task.id for task in tasks if prompts[prompt := normalize_prompt(task.prompt)] == 1 and prompt}
+    runs: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    for task in tasks:
+        words = _words(task.prompt)
+        for start in range(len(words) - WORDS + 1):
+            runs[words[start : start + WORDS]].add(task.id)
+    leaks: dict[int, str] = {}
+    for index, texts in enumerate(conversations):
+        for text in texts:
+            words = _words(text) if runs else ()
+            matches = (runs.get(words[start : start + WORDS], set()) for start in range(len(words) - WORDS + 1))
+            task_id = exact.get(normalize_prompt(text)) or next(
+                (next(iter(ids)) for ids in matches if len(ids) == 1), None
+            )
+            if task_id is not None:
+                leaks.setdefault(index, task_id)
+    return leaks
+
+
+def normalize_prompt(text: str) -> str:
+    """Return a prompt in lower case, with single spaces and without punctuation at the ends of words."""
+    return " ".join(_END.sub("", text).casefold().split())
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from whetstone.errors import RecipeError, did_you_mean
 
 _MAX_FILE_CHARACTERS, _MAX_FILES = 1 << 16, 64
 """Maximum characters of all new files that are stored, and maximum number of files."""
+_INHERITED = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "LANGUAGE"),
+        *("PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SYSTEMROOT"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+    )
+)
+"""Environment variables that a command inherits, in addition to `LC_*`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +48,22 @@ def _known_agents() -> Mapping[str, CodingAgent]:
     }
 
 
-def find_coding_agent(name: str, path: str | None = None) -> CodingAgent:
+def inherited_variables() -> dict[str, str]:
+    """Return the environment variables of this process that a command inherits, and a fixed hash seed.
+
+    Keys and tokens of the user are not among them: the model runs commands that can read and send them.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
+    return {**inherited, "PYTHONHASHSEED": "0"}
+
+
+def find_coding_agent(name: str, path: str | None = None, *, is_installed: bool = True) -> CodingAgent:
     """Return a known agent, with the absolute path of its program.
 
     Args:
         name: Name of the agent in recipes, such as `claude-code`.
         path: Folders in which the program is searched, separated by colons; None: those of `PATH`.
+        is_installed: Whether the program is on this machine; otherwise it is in an image, and its name is returned.
 
     Raises:
         RecipeError: If the agent is unknown or not installed.
@@ -56,6 +75,8 @@ def find_coding_agent(name: str, path: str | None = None) -> CodingAgent:
             f"{', '.join(known)}; or set command"
         )
     agent = known[name]
+    if not is_installed:
+        return agent
     program = shutil.which(agent.command[0], path=path)
     if program is None:
         raise RecipeError(
@@ -73,18 +94,31 @@ def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
 def read_changed_files(folder: Path, original: Path) -> dict[str, str]:
     """Return the text of the files in a folder that the original folder does not have, or has with other content.
 
-    Hidden folders, links and files that are not UTF-8 are left out. At most 64 files and 65,536 characters are read.
+    See `select_changed_texts`.
+    """
+    files = ((path.relative_to(folder), path) for path in sorted(folder.rglob("*")))
+    sized = (
+        (name, path.stat().st_size, path.read_bytes) for name, path in files if not path.is_symlink() and path.is_file()
+    )
+    return select_changed_texts(sized, original)
+
+
+def select_changed_texts(files: Iterable[tuple[PurePath, int, Callable[[], bytes]]], original: Path) -> dict[str, str]:
+    """Return the texts of files that a folder does not have, or has with other content.
+
+    Hidden folders and files that are not UTF-8 are left out. At most 64 files and 65,536 characters are read.
+
+    Args:
+        files: Relative path, size in bytes, and function that reads a file.
+        original: Folder with the earlier files.
     """
     texts: dict[str, str] = {}
     free = _MAX_FILE_CHARACTERS
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.is_symlink() or not path.is_file() or any(part.startswith(".") for part in name.parts[:-1]):
-            continue
-        if path.stat().st_size > 4 * free or len(texts) == _MAX_FILES:
+    for name, size, read in files:
+        if any(part.startswith(".") for part in name.parts[:-1]) or size > 4 * free or len(texts) == _MAX_FILES:
             continue
         try:
-            text = path.read_bytes().decode()
+            text = read().decode()
         except (OSError, UnicodeDecodeError):
             continue
         before = original / name

@@ -23,7 +23,6 @@ import os
 import shlex
 import shutil
 import signal
-import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,14 +38,29 @@ from whetstone.chat.api.requests import (
     comparison_key,
     split_thinking,
 )
+from whetstone.environments.agent_container import (
+    AGENT_CONTAINER_LIMITS,
+    WORKSPACE,
+    open_agent_containers,
+    run_in_container,
+)
 from whetstone.environments.agent_server import MODEL, AgentServer
-from whetstone.environments.coding_agents import fill_placeholders, find_coding_agent, read_changed_files
+from whetstone.environments.coding_agents import (
+    fill_placeholders,
+    find_coding_agent,
+    inherited_variables,
+    read_changed_files,
+)
+from whetstone.environments.container_grading import WorkspaceGrading
 from whetstone.environments.dependencies import require_package
-from whetstone.environments.hosting.workers import fixed_hash_variables
 from whetstone.environments.protocol import MAX_BRANCH_POINTS, Observation, StepResult
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.plugins import find_part
 from whetstone.sandbox import Limits, sandboxed_process
+from whetstone.sandbox.containers.container_archives import FolderTooLargeError
+from whetstone.sandbox.containers.container_session import ContainerSession
+from whetstone.sandbox.isolation import exceeds_limits, private_folder, remove_folder
+from whetstone.sandbox.session import describe_end
 from whetstone.strict_json import to_plain_values
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.tools.side_effects import Effect, declared_effect
@@ -58,6 +72,8 @@ _MAX_OUTPUT_BYTES = 1 << 16
 """Maximum bytes of a command's output that are stored, from its end."""
 _LINGERING_SECONDS = 1.0
 """Seconds to wait for the output of a killed process."""
+_SCAN_SECONDS = 1.0
+"""Seconds between two measurements of the workspace of a sandboxed command."""
 _STARTING_SECONDS = 1.0
 """Seconds after its start until an agent no longer counts as starting."""
 _KEY = "none"
@@ -82,15 +98,21 @@ class ExternalAgent:
         workspace: Folder whose copy is the working directory of each episode, instead of `folder`. The text of files
             that the agent wrote is in `trajectory.final["files"]`, by their relative paths.
         variables: Environment variables of a command, in addition to `OPENAI_BASE_URL`, `OPENAI_API_KEY` and
-            `OPENAI_MODEL`, and the same of `ANTHROPIC`.
+            `OPENAI_MODEL`, and the same of `ANTHROPIC`. Of the variables of this process, a command has only those that
+            hold no secrets, such as `PATH`, `HOME` and `LANG`.
         crash: Consequence of an agent that fails. `outcome`: the episode ends and the reward scores it; `error`: the
             episode has no score.
-        sandbox: Run a command like untrusted code, in namespaces: it reads this Python, the system's programs, `folder`
-            and `readable`, writes only to its home, and reaches only its model.
+        sandbox: `true`: run a command like untrusted code, in namespaces: it reads this Python, the system's programs,
+            `folder` and `readable`, writes only to its home and the copy of `workspace`, and reaches only its model. Or
+            a container per episode, such as `{container: podman, image: NAME}`, with the program in its image. Both
+            have `workspace` at `/workspace`.
         readable: Other folders that the sandboxed command can read, such as the environment in which its program is
             installed.
         start_seconds: Time after which a command without a request is ended; it may wait for a login, or update itself.
-        limits: Resource limits of the sandbox; the episode limits time and output. 2 GiB per process by default.
+        limits: Resource limits of the sandbox; the episode limits time. 2 GiB per process, or per container, by
+            default.
+        grading: Reward by a command that runs in a separate container with the files of the workspace:
+            `{command: …, tests: FOLDER}`; see `GradingOptions`. It replaces a posted reward.
 
     Raises:
         RecipeError: If neither or both of `command` and `function` are given, if the function does not exist, or if a
@@ -109,30 +131,34 @@ class ExternalAgent:
         workspace: str = "",
         variables: Mapping[str, str] | None = None,
         crash: str = "outcome",
-        sandbox: bool = False,
+        sandbox: bool | Mapping[str, Any] = False,
         readable: Sequence[str] = (),
         start_seconds: float = 300.0,
         limits: Limits | None = None,
+        grading: Mapping[str, Any] | None = None,
     ) -> None:
         if bool(command) + bool(function) + bool(program) != 1:
             raise RecipeError("environment agent: set one of command, program and function")
         if crash not in ("outcome", "error"):
             raise RecipeError(f'environment agent: crash must be "outcome" or "error", got "{crash}"')
-        if workspace and (folder or sandbox or function):
-            raise RecipeError("environment agent: workspace requires a command, and neither folder nor sandbox")
+        if workspace and (folder or function):
+            raise RecipeError("environment agent: workspace requires a command and no folder, whose place it takes")
         if workspace and not os.path.isdir(workspace):
             raise RecipeError(f"environment agent: workspace: there is no folder {workspace}; create it")
         variables = dict(variables or {})
+        is_contained = isinstance(sandbox, Mapping)
         if program:
-            agent = find_coding_agent(program, variables.get("PATH"))
+            agent = find_coding_agent(program, variables.get("PATH"), is_installed=not is_contained)
             command, variables = agent.command, {**agent.variables, **variables}
         if sandbox and not command:
             raise RecipeError(
                 "environment agent: sandbox: a function runs in this process and cannot be sandboxed; "
                 "set command instead"
             )
-        if not sandbox and (readable or limits):
-            raise RecipeError("environment agent: readable and limits require `sandbox: true`")
+        if (not sandbox and (readable or limits)) or (is_contained and (readable or folder)):
+            raise RecipeError(
+                "environment agent: readable requires `sandbox: true`, limits a sandbox; a container has no folder"
+            )
         self._command = shlex.split(command) if isinstance(command, str) else list(command)
         self._function = find_part("agent", function, {}) if isinstance(function, str) and function else function
         folder = os.path.abspath(folder) if folder else ""
@@ -140,7 +166,15 @@ class ExternalAgent:
         self._workspace, self._program, self._start_seconds = workspace, program, start_seconds
         self._printed = b""
         """End of the output of a running command."""
-        self._sandbox, self._readable, self._limits = sandbox, tuple(readable), limits or _LIMITS
+        self._sandbox, self._readable = sandbox is True, tuple(readable)
+        self._limits = limits or (AGENT_CONTAINER_LIMITS if is_contained else _LIMITS)
+        self._containers = open_agent_containers(sandbox) if isinstance(sandbox, Mapping) else None
+        if grading is not None and not (workspace or is_contained):
+            raise RecipeError("environment agent: grading: there are no files to grade; set workspace, or a container")
+        self._grading = WorkspaceGrading(grading, self._containers) if grading is not None else None
+        self._files = contextlib.AsyncExitStack()
+        """Removes the container or the folder of the command when the episode is closed."""
+        self._session: ContainerSession | None = None
         self._id = uuid.uuid4().hex
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
         self._pending: dict[int, _Request] = {}
@@ -168,7 +202,7 @@ class ExternalAgent:
             EpisodeError: If the agent ended without a request.
             RecipeError: If the command cannot be executed.
         """
-        self._server = await AgentServer.for_loop()
+        self._task, self._server = task, await AgentServer.for_loop()
         self._server.agents[self._id] = self
         url = f"{self._server.url}/episodes/{self._id}/v1"
         first = asyncio.ensure_future(self._requests.get())
@@ -273,14 +307,39 @@ class ExternalAgent:
         new_messages = content.messages[length:]
         return Observation(new_messages, content.tools, conversation=number, agent=request.agent, branch=branch)
 
-    def verdict(self) -> Mapping[str, Any]:
-        """Return the agent's result: `answer`, `exit` status, and the posted reward.
+    async def verdict(self) -> Mapping[str, Any]:
+        """Return the agent's result: `answer`, `exit` status, and the posted reward or that of `grading`.
 
-        `answer` is the return value or the last line of output. If the agent crashed and no reward was posted, the
-        episode is not a success.
+        `answer` is the return value or the last line of output. If the agent crashed and there is no other reward, the
+        episode is not a success. `grading` grades the files at the end of the episode, also if that was truncated.
+
+        Raises:
+            InfrastructureError: The grading has failed.
         """
+        if self._grading is not None:
+            return {**self.final, **await self._grade(self._grading)}
         fell = {"success": False, "score": 0.0} if self.final.get("failed") else {}
         return {**fell, **self.final}
+
+    async def _grade(self, grading: WorkspaceGrading) -> dict[str, Any]:
+        """Return the verdict on the files in the container of the agent, or in its folder on this machine."""
+        target, limits = grading.options.workspace or WORKSPACE, self._limits
+        if self._containers is None:
+            limits = AGENT_CONTAINER_LIMITS
+
+        async def copy_files(grader: ContainerSession) -> None:
+            if self._session is not None:
+                await self._session.copy_folder(target, grader)
+            elif await asyncio.to_thread(exceeds_limits, self._folder, limits):
+                raise FolderTooLargeError(f"the workspace has more than {limits.folder_mb} MiB or too many files")
+            elif await asyncio.to_thread(os.path.isdir, self._folder):
+                await grader.upload_folder(Path(self._folder), target)
+
+        async def copy_original(grader: ContainerSession) -> None:
+            if self._workspace:
+                await grader.upload_folder(Path(self._workspace), target)
+
+        return await grading.grade_files(self._task, limits, target, copy_files, copy_original)
 
     async def close(self) -> None:
         """Cancel the agent and refuse its pending requests with status 409."""
@@ -300,6 +359,8 @@ class ExternalAgent:
                 request.answer.set_exception(RefusedError("the episode is over", status=409, code="episode_over"))
                 request.answer.exception()
         self._pending.clear()
+        self._session = None
+        await self._files.aclose()
 
     async def request_action(self, content: CompletionRequest, agent: str = "") -> CompletionResponse:
         """Return the policy's response to a request of the agent; called by `AgentServer`.
@@ -358,21 +419,24 @@ class ExternalAgent:
     async def _run_command(self, task: Task) -> None:
         """Run the command until it exits; store its last line of output, exit status and files."""
         assert self._server is not None
-        port = f"http://127.0.0.1:{sandboxed_process.PORT}" if self._sandbox else self._server.url
+        is_inside = self._sandbox or self._containers is not None
+        port = f"http://127.0.0.1:{sandboxed_process.PORT}" if is_inside else self._server.url
         base = f"{port}/episodes/{self._id}"
         values = {"task": task.prompt, "id": task.id, "base_url": f"{base}/v1", "host_url": base}
         argv = [fill_placeholders(part, values) for part in self._command]
         variables = {name: fill_placeholders(value, values) for name, value in self._variables.items()}
         variables = {**_client_variables(base), **variables}
-        folder = self._folder
+        if self._containers is not None:
+            self._session = self._containers.session(limits=self._limits, workdir=WORKSPACE)
+            self._files.callback(self._session.close)
+            serve = self._server.serve_socket
+            self._record_end(*await run_in_container(self._session, argv, variables, serve, self._workspace))
+            return
         async with contextlib.AsyncExitStack() as stack:
             if self._workspace or (self._program and not self._sandbox):
-                place = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-                (place / "home").mkdir()
-                variables = {"HOME": str(place / "home"), **variables}
-                if self._workspace:
-                    folder = str(place / "work")
-                    await asyncio.to_thread(shutil.copytree, self._workspace, folder, symlinks=True)
+                variables = {**await self._create_folders(), **variables}
+            is_mounted = self._sandbox and bool(self._workspace)
+            folder = WORKSPACE if is_mounted else self._folder
             variables = {"PWD": folder, **variables} if folder else variables  # some programs read only this
             if self._sandbox:
                 inside = await sandboxed_process.start_program(
@@ -381,21 +445,61 @@ class ExternalAgent:
                     variables=variables,
                     limits=self._limits,
                     also_readable=self._readable,
+                    workspace=self._folder if is_mounted else "",
                 )
                 process = inside.process
                 stack.push_async_callback(_end, process)
                 stack.callback((await self._server.serve_socket(inside.door)).close)
                 inside.release()
             else:
-                process = await _start(argv, folder, {**fixed_hash_variables(), **variables})
+                process = await _start(argv, folder, {**inherited_variables(), **variables})
                 stack.push_async_callback(_end, process)
             assert process.stdout is not None
             assert process.stderr is not None
+            if is_mounted:
+                stack.callback(asyncio.ensure_future(self._end_if_too_large(process)).cancel)
             printed, complained = await asyncio.gather(self._tail(process.stdout), self._tail(process.stderr))
             code = await process.wait()
-            if self._workspace:
-                files = await asyncio.to_thread(read_changed_files, Path(folder), Path(self._workspace))
-                self.final["files"] = files
+        files = None
+        if is_mounted and await asyncio.to_thread(exceeds_limits, self._folder, self._limits):
+            code, complained, files = code or 1, describe_end("disk", None, self._limits)[1], {}
+        elif self._workspace:
+            files = await asyncio.to_thread(read_changed_files, Path(self._folder), Path(self._workspace))
+        self._record_end(code, printed, complained, files)
+
+    async def _create_folders(self) -> dict[str, str]:
+        """Create the home, unless a sandbox has one, and the copy of the workspace; return variables.
+
+        Raises:
+            RecipeError: The workspace exceeds the limits of the sandbox.
+        """
+        place, variables = Path(private_folder()), {}
+        self._files.push_async_callback(asyncio.to_thread, remove_folder, str(place))
+        if not self._sandbox:
+            (place / "home").mkdir()
+            variables["HOME"] = str(place / "home")
+        if self._workspace:
+            self._folder = str(place / "work")
+            await asyncio.to_thread(shutil.copytree, self._workspace, self._folder, symlinks=True)
+        if self._sandbox and await asyncio.to_thread(exceeds_limits, self._folder, self._limits):
+            most = f"{self._limits.folder_mb} MiB or {self._limits.files} files"
+            raise RecipeError(
+                f"environment agent: workspace: {self._workspace} has more than {most}; "
+                "set `limits: {folder_mb: …, files: …}`"
+            )
+        return variables
+
+    async def _end_if_too_large(self, process: asyncio.subprocess.Process) -> None:
+        """Kill a sandboxed command once its workspace exceeds the limits."""
+        while True:
+            await asyncio.sleep(_SCAN_SECONDS)
+            if await asyncio.to_thread(exceeds_limits, self._folder, self._limits, process.pid):
+                return process.kill()
+
+    def _record_end(self, code: int, printed: str, complained: str, files: dict[str, str] | None) -> None:
+        """Store the exit status, the last line of output and the files of a command."""
+        if files is not None:
+            self.final["files"] = files
         last = printed.strip().rpartition("\n")[2]
         self.final = {"answer": last, "exit": code} | self.final
         if code:

@@ -15,7 +15,7 @@ Note:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -31,6 +31,8 @@ from whetstone.environments.text_actions import (
     parse_command,
 )
 from whetstone.errors import EpisodeError, TaskError, did_you_mean
+from whetstone.tools.protocol import HasClose
+from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Author, Task
 
 
@@ -80,6 +82,27 @@ class InstructsRoles(Protocol):
 
     instructions: Mapping[str, str]
     """Instruction by role; shown before the first observation of the role."""
+
+
+@runtime_checkable
+class RewardsRoles(Protocol):
+    """Optional protocol of a game with seats that gives rewards during the game."""
+
+    def collect_reward(self, role: str) -> float:
+        """Return the sum of the rewards of a role since the last call.
+
+        Called after each action of the role, when it is its turn again or the game is over.
+        """
+        ...
+
+
+@runtime_checkable
+class ListsMoves(Protocol):
+    """Optional protocol of a game with seats that lists the commands of a role."""
+
+    def list_moves(self, role: str) -> Sequence[str]:
+        """Return the commands that are admissible for a role now; empty if the game lists none."""
+        ...
 
 
 @dataclass(slots=True)
@@ -197,6 +220,11 @@ class Seat:
         await self._wait_for_turn()
         return self._observe_table(table, action, understood=understood)
 
+    def admissible(self) -> tuple[str, ...]:
+        """Return the commands that are admissible for this seat; empty if the game lists none."""
+        game = self._table.game if self._table is not None else None
+        return tuple(game.list_moves(self.role)) if implements_protocol(game, ListsMoves) else ()
+
     async def verdict(self) -> Mapping[str, Any]:
         """Return the result of the game for this seat.
 
@@ -219,6 +247,8 @@ class Seat:
             table.moved.notify_all()
         if table.closed >= table.taken and len(table.taken) == len(table.game.roles) - len(table.scripted):
             _tables.pop(self._name, None)
+            if implements_protocol(table.game, HasClose):
+                await call_user_function(table.game.close)
 
     def _create_table(self, task: Task, seed: int, requested: SeatRequest | None) -> _Table:
         """Create a table and start its game.
@@ -249,4 +279,6 @@ class Seat:
             text = f"{text}\nThe {table.left} has left.".strip()
         answer, records = command_result(action, text, understood=understood)
         observation = Observation(answer, author=Author.OTHER_AGENT)
-        return StepResult(observation, terminated=over, truncated=bool(table.left) and not over, calls=records)
+        reward = table.game.collect_reward(self.role) if implements_protocol(table.game, RewardsRoles) else None
+        left = bool(table.left) and not over
+        return StepResult(observation, reward=reward, terminated=over, truncated=left, calls=records)

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_type_hints
 from whetstone.environments.adapters.gymnasium import Gymnasium, GymnasiumTasks
 from whetstone.environments.adapters.jericho import Jericho
 from whetstone.environments.adapters.openspiel import OpenSpiel, OpenSpielTasks
+from whetstone.environments.adapters.pettingzoo import PettingZooTasks, play_pettingzoo
 from whetstone.environments.adapters.reasoning_gym import ReasoningGym, ReasoningGymTasks
 from whetstone.environments.adapters.scienceworld import ScienceWorld, ScienceWorldTasks
 from whetstone.environments.adapters.textarena import TextArena, TextArenaTasks
@@ -184,6 +185,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "gymnasium": Gymnasium,
     "jericho": Jericho,
     "openspiel": OpenSpiel,
+    "pettingzoo": play_pettingzoo,
     "reasoning_gym": ReasoningGym,
     "scienceworld": ScienceWorld,
     "textarena": TextArena,
@@ -242,6 +244,7 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "negotiation": NegotiationTasks,
     "nemo_gym": NemoGymTasks,
     "openspiel": OpenSpielTasks,
+    "pettingzoo": PettingZooTasks,
     "reasoning_gym": ReasoningGymTasks,
     "remote": RemoteTasks,
     "retail": RetailTasks,

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from whetstone.capabilities import implements_protocol
 from whetstone.chat import Message, system, tool_result, user
+from whetstone.environments.container_grading import ContainerGrading, RunsInContainers
 from whetstone.environments.protocol import Observation, Reply, StepResult, User
 from whetstone.plugins import OptionError
 from whetstone.provenance import Provenance
@@ -50,9 +51,12 @@ class ToolEnvironment:
         answer: Pattern that an answer must contain, such as `Answer:`; without a call or a match the model gets an
             error message and continues. Empty: any action without a call is an answer.
         user: User simulator, see `User`; without one the task's prompt is the question.
+        grading: Reward by a command that runs in a separate container with the files of the tools' container:
+            `{command: …, tests: FOLDER}`; see `GradingOptions`.
 
     Raises:
-        OptionError: If `answer` is not a valid regular expression, or is given with a user.
+        OptionError: If `answer` is not a valid regular expression, or is given with a user; or if `grading` is invalid,
+            or no tool has a container.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class ToolEnvironment:
         on_malformed: Literal["retry", "end"] = "retry",
         answer: str = "",
         user: Callable[[], User] | None = None,
+        grading: Mapping[str, Any] | None = None,
     ) -> None:
         if answer and user is not None:
             raise OptionError(
@@ -86,9 +91,19 @@ class ToolEnvironment:
             attempts=tool_attempts,
             single_thread=single_thread,
         )
+        if grading is not None:
+            holders = self.toolset.holders
+            pools = [each.container_pool for each in holders if implements_protocol(each, RunsInContainers)]
+            pool = next(filter(None, pools), None)
+            if pool is None:
+                raise OptionError(
+                    "grading", "requires shell or files in a container: `sandbox: {container: podman, image: NAME}`"
+                )
+            self.toolset.holders.append(ContainerGrading(grading, pool))
         self._offered = self.toolset.specs
         self._user_of, self._user = user, None if user is None else user()
         self.instruction, self.max_calls_per_turn, self.on_malformed = instruction, max_calls_per_turn, on_malformed
+        self._actions = 0
 
     @property
     def stateless(self) -> bool:
@@ -132,6 +147,7 @@ class ToolEnvironment:
             seed: Seed that the tools receive.
         """
         await self.toolset.open(task, seed=seed)
+        self._actions = 0
         self._offered = self.toolset.specs
         request, author = task.opening, Author.ENVIRONMENT
         if self._user_of is not None:
@@ -153,6 +169,7 @@ class ToolEnvironment:
         Raises:
             InfrastructureError: If the backend of a tool failed.
         """
+        self._actions += 1
         if not action.tool_calls and not action.malformed:
             if self._user is not None:
                 with waiting_for("the user"):
@@ -180,6 +197,7 @@ class ToolEnvironment:
         for answer in results:
             if answer.failure is not None:
                 raise ToolUnavailable(str(answer.failure), records) from answer.failure
+        await self.toolset.observe_turn(self._actions)
         messages = tuple(
             Message("tool", answer.content, tool_call_id=call.id)
             for call, answer in zip(action.tool_calls, results, strict=True)

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
         clustered_interval as clustered_interval,
         wilson_interval as wilson_interval,
     )
+    from whetstone.evaluation.difficulty import (
+        DifficultyProbe as DifficultyProbe,
+        TaskDifficulty as TaskDifficulty,
+        plan_greedily as plan_greedily,
+    )
+    from whetstone.evaluation.task_exploration import TaskExplorer as TaskExplorer
     from whetstone.evaluation.eval_logs import inspect_json as inspect_json, read_task_scores as read_task_scores
     from whetstone.evaluation.evaluation_metrics import (
         Calibration as Calibration,
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
         majority_answer as majority_answer,
         compute_pass_at_k as compute_pass_at_k,
         pass_hat_k as pass_hat_k,
+        success_by_step as success_by_step,
         tool_productivity as tool_productivity,
     )
     from whetstone.evaluation.results import (

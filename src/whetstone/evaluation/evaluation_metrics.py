@@ -1,4 +1,4 @@
-"""Metrics of n episodes of a task with c solved: pass@k, pass^k, majority vote; and calibration of confidence.
+"""Metrics of episodes: pass@k, pass^k, majority vote, success by step, and calibration of confidence.
 
 Note: pass^k is not the success rate to the power k; over tasks it is the mean of the tasks' values.
 """
@@ -60,6 +60,25 @@ def tool_productivity(solved: Sequence[bool], calls: Sequence[int]) -> float:
     Source: Wang et al. 2025 (OTC), arXiv:2504.14870.
     """
     return sum(solved) / sum(calls) if sum(calls) else math.nan
+
+
+def success_by_step(steps: Sequence[int], solved: Sequence[bool]) -> dict[str, float]:
+    """Compute the fraction of episodes that were solved within k steps, for k = 1 … 10 and the largest number.
+
+    The last value is the success rate. Empty if no episode has two steps or more.
+
+    Args:
+        steps: [N] number of turns, or of answer attempts, of each episode.
+        solved: [N] whether each episode was solved.
+
+    Source: Wang et al. 2024 (MINT), arXiv:2309.10691, SR_k.
+    """
+    most = max(steps, default=0)
+    if most < 2:
+        return {}
+    pairs = list(zip(steps, solved, strict=True))
+    numbers = sorted({*range(1, min(most, 10) + 1), most})
+    return {str(k): sum(right and count <= k for count, right in pairs) / len(pairs) for k in numbers}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from whetstone.evaluation.evaluation_metrics import (
     compute_pass_at_k,
     majority_answer,
     pass_hat_k,
+    success_by_step,
     tool_productivity,
 )
 from whetstone.evaluation.intervals import Rate, clustered_interval, effective_number
@@ -96,10 +97,21 @@ class Evaluation:
     """Why episodes were left out: the most frequent causes first, and the rest as `others`."""
     spent: dict[str, float] = field(default_factory=dict)
     """Mean cost per task, including rejected attempts: `sampled_tokens`, `tool_calls`, `environment_steps`."""
+    selection: dict[str, float] = field(default_factory=dict)
+    """Quality of the selection among attempts, see `summarize_selection`; empty if nothing was selected."""
     tools: dict[str, ToolStatistics] = field(default_factory=dict)
     """Call statistics by tool, including episodes without a score."""
     members: dict[str, MemberResult] = field(default_factory=dict)
     """Result of each trained member of `policies`, if several play seats; all other fields are those of the first."""
+    seats: dict[str, MemberResult] = field(default_factory=dict)
+    """Result of the agent in each seat of a game, if it plays all of them against an opponent (`evaluate
+    --opponent`)."""
+    success_by_turn: dict[str, float] = field(default_factory=dict)
+    """Fraction of episodes solved within k turns, for each k; empty if no episode has two turns."""
+    success_by_attempt: dict[str, float] = field(default_factory=dict)
+    """Fraction of episodes solved within k answer attempts; empty if no episode has two attempts."""
+    first_answer_tokens: float = math.nan
+    """Mean number of sampled tokens up to the end of the first answer, over episodes with an answer."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; NaN becomes None."""
@@ -120,7 +132,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class MemberResult:
-    """Success of a member of `policies` in its seat; scripts play the other seats."""
+    """Success in one seat of a game: of a member of `policies` against scripts, or of an agent against an opponent."""
 
     seat: str
     """Seat of the member."""
@@ -132,6 +144,8 @@ class MemberResult:
     """95 % confidence interval of `success`, clustered by task."""
     reward: float
     """Mean outcome."""
+    reward_interval: tuple[float, float] = (math.nan, math.nan)
+    """95 % confidence interval of `reward`, clustered by task."""
 
     @classmethod
     def from_evaluation(cls, seat: str, result: Evaluation) -> MemberResult:
@@ -141,7 +155,7 @@ class MemberResult:
             seat: Seat of the member in the game.
             result: Evaluation of the member in this seat.
         """
-        return cls(seat, result.episodes, result.success, result.interval, result.reward)
+        return cls(seat, result.episodes, result.success, result.interval, result.reward, result.reward_interval)
 
 
 def success_rate(outcomes: Iterable[bool], tasks: Iterable[Hashable] | None = None) -> Rate:
@@ -182,7 +196,8 @@ def summarize_episodes(groups: Sequence[Group], *, temperature: float) -> Evalua
     by_task = _by_task(groups)
     values = [[t.score.value for t in row if t.score is not None] for row in by_task]
     parts, incomplete = _mean_parts(valid)
-    productivity = tool_productivity([t.solved for t in valid], [len(t.calls) for t in valid])
+    solved = [t.solved for t in valid]
+    productivity = tool_productivity(solved, [len(t.calls) for t in valid])
     sure = [(confidence, t.solved) for t in valid if (confidence := stated_confidence(t)) is not None]
     return Evaluation(
         episodes=overall.episodes,
@@ -216,8 +231,41 @@ def summarize_episodes(groups: Sequence[Group], *, temperature: float) -> Evalua
             name: _mean(getattr(group.costs, name) for group in tried)
             for name in ("sampled_tokens", "tool_calls", "environment_steps")
         },
+        selection=summarize_selection(tried),
         tools=compute_tool_statistics(call for trajectory in everything for call in trajectory.calls),
+        success_by_turn=success_by_step([sum(not turn.aside for turn in t.turns) for t in valid], solved),
+        success_by_attempt=success_by_step([len(_find_answers(t)) for t in valid], solved),
+        first_answer_tokens=_mean(
+            sum(len(turn.action) for turn in t.turns[: answers[0] + 1]) for t in valid if (answers := _find_answers(t))
+        ),
     )
+
+
+def summarize_selection(groups: Sequence[Group]) -> dict[str, float]:
+    """Compute how well one of several independent attempts per task was selected, by a verifier or by votes.
+
+        one_sample   mean success of all attempts, that is, of one sample without a selection
+        gain         success of the selected attempts − one_sample
+        rank_at_1    success of the selected attempts of tasks with right and wrong attempts; absent without such tasks
+
+    Attempts without a score are left out, as are groups whose attempts share turns. The result is empty if no attempt
+    was rejected.
+
+    Source: ToolComp 2025, arXiv:2501.01290, §4 (rank@1); Cobbe et al. 2021, arXiv:2110.14168.
+    """
+    rows = [
+        [(_NOT_CHOSEN not in t.marks, t.solved) for t in group.trajectories if t.score is not None]
+        for group in groups
+        if any(_NOT_CHOSEN in t.marks for t in group.trajectories) and not any(t.parent for t in group.trajectories)
+    ]
+    rows = [row for row in rows if any(selected for selected, _ in row)]
+    if not rows:
+        return {}
+    chosen = [next(solved for selected, solved in row if selected) for row in rows]
+    one_sample = _mean(_mean(solved for _, solved in row) for row in rows)
+    ranked = [right for right, row in zip(chosen, rows, strict=True) if len({solved for _, solved in row}) == 2]
+    result = {"one_sample": one_sample, "gain": _mean(chosen) - one_sample}
+    return result | ({"rank_at_1": _mean(ranked)} if ranked else {})
 
 
 def _rate_of(groups: Iterable[Group]) -> Rate:
@@ -239,6 +287,13 @@ def _by_task(groups: Sequence[Group]) -> list[list[Trajectory]]:
     for group in groups:
         by_task[group.task.id] += group.counted
     return [row for row in by_task.values() if row]
+
+
+def _find_answers(trajectory: Trajectory) -> list[int]:
+    """Return the indices of the answers: turns without a call; of the last turn if a call ended the episode."""
+    answers = [index for index, turn in enumerate(trajectory.turns) if turn.is_answer]
+    ends_by_call = trajectory.turns and not trajectory.ended.cut_short
+    return answers or ([len(trajectory.turns) - 1] if ends_by_call else [])
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         uses_merged_weights as uses_merged_weights,
         sync_weights as sync_weights,
     )
+    from whetstone.inference.forward_choice import describe_forward as describe_forward
     from whetstone.inference.local_engine import LocalEngine as LocalEngine
     from whetstone.inference.member import (
         MEMBERS as MEMBERS,

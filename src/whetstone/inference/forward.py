@@ -27,6 +27,7 @@ from torch.nn.functional import pad
 
 from whetstone.inference.attention import NAME, set_attention_context
 from whetstone.inference.compiled_blocks import CompiledBlocks
+from whetstone.inference.compiled_decoder import missing_for
 from whetstone.inference.deterministic_activations import make_activations_deterministic
 from whetstone.inference.kv_cache import KVCache
 from whetstone.inference.llama_forward import Blocks, find_blocks
@@ -282,6 +283,23 @@ class SlotForward:
                 "the model is sampled by its own, slower forward pass",
                 stacklevel=2,
             )
+
+    def describe(self) -> tuple[bool, str]:
+        """Return (whether the fast blocks compute this model on a CPU, what computes it and why not faster).
+
+        The first value is True on other devices: the model's own blocks are fast there.
+        """
+        if self.device.type != "cpu":
+            return True, "by the model's own blocks over KV slots"
+        if not self._is_compared:
+            self._is_compared = True
+            self._compare_once()
+        if self._blocks is None:
+            return False, "by the model's own blocks, slower: they are not Llama-like, or their logits differ"
+        if self._blocks.compiled is not None:
+            return True, "by compiled functions"
+        reason = missing_for(self._dtype) or "its blocks have a part that they do not compute"
+        return True, f"by PyTorch's operations, slower than by compiled functions: {reason}"
 
     def release(self) -> None:
         """Free the memory of the KV cache; the next forward pass allocates it again, empty."""

@@ -79,9 +79,24 @@ class PrefixSharing:
         Returns:
             Disjoint groups that contain every slot; a slot without a shared prefix is a separate group.
         """
-        known = [_truncate(self._stretches[row], length) for row, length in zip(rows, lengths, strict=True)]
-        first = _by_number(range(len(rows)), known, 0)
-        return [shared for members in first for shared in _split_group(members, known, lengths, 0)]
+        known = []
+        for row, length in zip(rows, lengths, strict=True):
+            stretches = self._stretches[row]
+            is_whole = stretches and stretches[-1][0] <= length  # in decode steps nothing is cut
+            known.append(stretches if is_whole else _truncate(stretches, length))
+        groups: list[SharedPrefix] = []
+        for members in _by_number(range(len(rows)), known, 0):
+            if len(members) == 1:
+                groups.append(SharedPrefix((members[0],), lengths[members[0]]))
+                continue
+            end = min(known[member][0][0] for member in members)
+            numbers = [known[m][1][1] for m in members if len(known[m]) > 1 and known[m][0][0] == end]
+            has_longer = sum(known[member][0][0] > end for member in members) > 1
+            if has_longer or len(set(numbers)) < len(numbers):
+                groups += _split_group(members, known, lengths, 0)
+            else:  # siblings of one prompt share nothing more
+                groups.append(SharedPrefix(tuple(members), end))
+        return groups
 
     def group_equal(self, rows: Sequence[int], lengths: Sequence[int]) -> list[SharedPrefix]:
         """Group slots whose first `lengths` keys are equal, at exactly that length.

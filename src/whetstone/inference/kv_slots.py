@@ -204,10 +204,13 @@ class KVSlots:
                 break
             candidates = slots
         for row in candidates:
-            computed = common_length(row.computed_keys, prompt, usable)
-            if computed > best[1]:
-                best = (row, computed)
-            if row.promised:
+            if len(row.computed_keys) > best[1]:
+                computed = common_length(row.computed_keys, prompt, usable)
+                if computed > best[1]:
+                    best = (row, computed)
+            if best[1] == usable:  # nothing is longer
+                return *best, coming
+            if len(row.promised) > coming:
                 coming = max(coming, common_length(row.promised, prompt, usable))
         return *best, coming
 
@@ -239,6 +242,6 @@ def _hashes(ids: Sequence[int], length: int) -> list[int]:
 def common_length(one: Sequence[int], other: Sequence[int], max_length: int) -> int:
     """Return the length of the common prefix of two sequences, at most `max_length`."""
     limit = min(len(one), len(other), max_length)
-    if list(one[:limit]) == list(other[:limit]):
+    if one[:limit] == other[:limit]:
         return limit
-    return next(i for i in range(limit) if one[i] != other[i])
+    return next((i for i in range(limit) if one[i] != other[i]), limit)

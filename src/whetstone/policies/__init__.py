@@ -81,6 +81,11 @@ if TYPE_CHECKING:
         move_policy as move_policy,
         save_policy as save_policy,
     )
+    from whetstone.policies.quantized_linear import (
+        BLOCK_SIZE as BLOCK_SIZE,
+        is_quantized as is_quantized,
+        quantize_linears as quantize_linears,
+    )
     from whetstone.policies.precision import (
         Precision as Precision,
         check_dtype as check_dtype,

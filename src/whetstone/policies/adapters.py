@@ -26,6 +26,7 @@ from safetensors.torch import load_file
 
 from whetstone.errors import PolicyError, did_you_mean
 from whetstone.optional_dependencies import install_command
+from whetstone.policies.quantized_linear import KIND, dequantize_linears, is_quantized
 
 
 def add_adapters(
@@ -189,7 +190,7 @@ def adapters_off(model: torch.nn.Module, *, when: bool = True) -> Iterator[None]
 
 
 def without_adapters(model: torch.nn.Module, *, merge: bool) -> torch.nn.Module:
-    """Return a copy of a model without adapters, in evaluation mode.
+    """Return a copy of a model without adapters, in evaluation mode; quantized weights are dequantized.
 
     A model without adapters is returned unchanged.
 
@@ -202,6 +203,7 @@ def without_adapters(model: torch.nn.Module, *, merge: bool) -> torch.nn.Module:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     taken: Any = copy.deepcopy(model)
+    dequantize_linears(taken)
     for name, module in list(taken.named_modules()):
         if isinstance(module, BaseTunerLayer):
             if merge:
@@ -226,9 +228,10 @@ def adapter_alpha(model: torch.nn.Module) -> float:
 
 
 def adapter_shape(model: torch.nn.Module) -> dict[str, Any]:
-    """Return the `rank`, `alpha` and `dora` settings of a model's adapters."""
+    """Return the `rank`, `alpha`, `dora` and `quantization` settings of a model's adapters."""
     (config,) = model.peft_config.values()  # type: ignore[operator]
-    return {"rank": int(config.r), "alpha": float(config.lora_alpha), "dora": bool(config.use_dora)}
+    shape = {"rank": int(config.r), "alpha": float(config.lora_alpha), "dora": bool(config.use_dora)}
+    return {**shape, "quantization": KIND if is_quantized(model) else None}
 
 
 def can_merge(model: torch.nn.Module) -> bool:

@@ -21,12 +21,22 @@ from whetstone.policies.critic import Critic
 from whetstone.policies.devices import CPU
 from whetstone.policies.hub import download_snapshot, is_hub_name
 from whetstone.policies.precision import Precision, in_dtype
+from whetstone.policies.quantized_linear import (
+    BLOCK_SIZE,
+    KIND,
+    count_quantized,
+    is_quantized,
+    quantize_linears,
+    set_compute_dtype,
+)
 from whetstone.policies.resolve_model import resolve_model_folder
 from whetstone.policies.shared_weights import on_cpu
 
 logging.disable_progress_bar()  # a bar for writing a megabyte would interrupt the run's own
 
 ADAPTERS = "adapter_config.json"
+QUANTIZATION = "quantization.json"
+"""File next to adapters whose base model is quantized when it is loaded."""
 _SETS = ("target_modules", "exclude_modules", "modules_to_save")
 _BOUNDS = ("max_position_embeddings", "max_seq_len", "seq_length", "model_max_length")
 """Names of the context length in configurations."""
@@ -69,7 +79,7 @@ class Policy:
     @property
     def parameters(self) -> int:
         """Number of parameters of the model; tied ones count once."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
+        return sum(parameter.numel() for parameter in self.model.parameters()) + count_quantized(self.model)
 
     def trainable_parameters(self) -> list[torch.nn.Parameter]:
         """Return the parameters of model and critic that require a gradient."""
@@ -186,6 +196,8 @@ def load_policy(
             "copy or download the model again"
         )
     if base != folder:
+        if (folder / QUANTIZATION).is_file():
+            quantize_linears(model)
         load_adapters(model, folder)
     check_ids(folder, model, tokenizer)
     return move_policy(Policy(model, tokenizer), device)
@@ -224,6 +236,9 @@ def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None
     names = {key: sorted(written[key]) for key in _SETS if isinstance(written.get(key), list)}
     text = json.dumps({**written, **names, "base_model_name_or_path": str(base.resolve())}, indent=1)
     (folder / ADAPTERS).write_text(text, encoding="utf-8")
+    if is_quantized(model):
+        text = json.dumps({"kind": KIND, "block_size": BLOCK_SIZE})
+        (folder / QUANTIZATION).write_text(text, encoding="utf-8")
     _make_readable(folder)
 
 
@@ -325,12 +340,14 @@ def cast_policy(policy: Policy, wanted: Precision) -> Policy:
         raise PolicyError(
             f"{policy.tokenizer.name_or_path or 'the model'}: its weights are quantized ({packed[0]} is "
             f"{str(packed[1]).removeprefix('torch.')}); a policy must not be: dequantize it, or use the original "
-            "model and train adapters (policy.lora)"
+            "model and policy.lora: {quantization: nf4}"
         )
     of_model = sum(p.numel() for name, p in policy.model.named_parameters() if "lora_" not in name)
+    of_model += count_quantized(policy.model)
     adapted = has_adapters(policy.model)
     dtype = in_dtype(of_model, wanted, policy.device)
     for parameter in policy.model.parameters():
         stored = dtype if adapted and not parameter.requires_grad else torch.float32
         parameter.data = parameter.data.to(stored)  # one at a time: never twice the model
+    set_compute_dtype(policy.model, dtype)
     return replace(policy, dtype=dtype)

@@ -38,6 +38,9 @@ class LoraSettings(Settings):
     output layer; another text: one name, or a regular expression for the whole path of a module, as in PEFT."""
     dora: bool = False
     """Use DoRA, which trains direction and magnitude of a weight separately."""
+    quantization: Literal["nf4"] | None = None
+    """`nf4` stores the frozen weights of linear layers in 4 bits (QLoRA), in 4.5 bits per weight with their scales;
+    needs bitsandbytes. Sampling, training, evaluation and export use the same dequantized weights."""
 
 
 class PolicySettings(Settings):

@@ -216,10 +216,15 @@ class RolloutSettings(Settings):
     """Treatment of additional context that exceeds the context length: `drop` or `refuse`."""
     early_stopping: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
     """Conditions that end an episode early, such as `void_turn`."""
+    early_stopping_control_fraction: float = Field(0.0, ge=0, lt=1)
+    """Fraction of the episodes that a condition would stop, and that continue instead, without a trace in the prompt.
+    They measure the turns saved and the successes lost (metrics `early_stopping/*`)."""
     context_rewrites: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
     """Rewrites of the conversation history between turns, such as `summary`, `rollback`."""
     environment_wrapper: Annotated[Part | None, coerce_name()] = None
     """Wrapper of the environment, such as `try_again`."""
+    action_mask: Annotated[Part | None, coerce_name()] = None
+    """Action mask of a fraction of turns that falls to 0 over training, such as `admissible`; null: no mask."""
     replay: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
     """Stored trajectories that are added to groups, such as `success_replay`."""
     trajectory_filters: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []

@@ -143,6 +143,9 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
         raise resolved.error(f"{key}.adapters", f'must be kept, new or merged, got "{adapters}"')
     if adapters != "kept" and resolved.recipe.policy.lora is None:
         raise resolved.error(f"{key}.adapters", "has no effect: there are no adapters (policy.lora)")
+    if adapters != "kept" and resolved.recipe.policy.lora is not None and resolved.recipe.policy.lora.quantization:
+        problem = "4-bit weights cannot hold merged adapters exactly (policy.lora.quantization); use kept"
+        raise resolved.error(f"{key}.adapters", problem)
     without: dict[str, Any] = {other: None for other in STAGE_KINDS if other != kind}
     without |= {"stages": None, "repeat_stages": None, "ablations": None}
     without |= dict.fromkeys(SAMPLING_KEYS if kind not in SAMPLES else ())

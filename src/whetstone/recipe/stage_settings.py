@@ -113,6 +113,11 @@ class DataSettings(Settings):
     train_on: str = "all"
     """Assistant turns that are trained: `all`, the `last`, those with `calls`, those that are `answers`, or
     `package.module:function` of (message, index among the assistant's messages, all messages)."""
+    keep_evaluation_tasks: bool = False
+    """Also train on conversations that contain a task of the evaluation. Unless set, they are left out and counted."""
+    length_exponent: float = Field(0.0, ge=0)
+    """Exponent with which conversations longer than the mean are repeated in an epoch: one with k times the mean number
+    of assistant turns occurs k^exponent times, rounded; 0: each occurs once."""
     min_reward: float | None = None
     """Minimum reward of stored episodes; null keeps all."""
     top_k_per_task: int | None = Field(None, ge=1)
@@ -147,6 +152,12 @@ class DataSettings(Settings):
     """Keys that apply only to stored episodes."""
 
     @property
+    def conversation_keys(self) -> tuple[str, ...]:
+        """Keys that are set and apply only to conversations of a supervised stage."""
+        own = type(self).model_fields
+        return tuple(n for n in ("keep_evaluation_tasks", "length_exponent") if getattr(self, n) != own[n].default)
+
+    @property
     def filter_keys(self) -> tuple[str, ...]:
         """Keys that are set and apply only to stored episodes."""
         own = type(self).model_fields
@@ -162,6 +173,8 @@ class SupervisedSettings(OptimizerSettings):
     """Conversations in the format of OpenAI, instead of demonstrations of the expert; or stored episodes of a run."""
     tasks: dict[str, Any] = {}
     """Options of the task source that are different for demonstrations, such as an easier mix."""
+    max_turns: int | None = Field(None, ge=1)
+    """Maximum number of turns of a demonstration, if the expert has more or fewer than `environment.max_turns`."""
 
 
 class SamplingSettings(OptimizerSettings):

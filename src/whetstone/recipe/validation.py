@@ -58,6 +58,7 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     faults = recipe.environment.fault_injection
     if faults is not None and not (faults.error_rate or faults.stale_rate or faults.delay_seconds):
         yield "environment.fault_injection", "injects no faults: set error_rate, stale_rate or delay_seconds"
+    yield from _check_quantization(recipe)
     rollout = recipe.rollout
     if rollout.max_in_flight == "auto" and recipe.scale.on_ray:
         problem = f"auto adapts to one engine, and scale.backend is {recipe.scale.backend}; set a number"
@@ -171,8 +172,10 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
         if len(kinds) != 1:
             problem = "no stage" if not kinds else f"{' and '.join(kinds)} in one stage"
             yield f"stages.{number}", f"has {problem}; each stage is one of {', '.join(STAGE_KINDS)}"
-    if recipe.supervised is not None and recipe.supervised.data is not None and recipe.supervised.tasks:
-        yield "supervised.tasks", "demonstrations come from supervised.data, not from the source's expert"
+    if recipe.supervised is not None and recipe.supervised.data is not None:
+        for key in ("tasks", "max_turns"):
+            if getattr(recipe.supervised, key):
+                yield f"supervised.{key}", "demonstrations come from supervised.data, not from the source's expert"
 
 
 def list_warnings(recipe: Recipe) -> Iterator[str]:
@@ -207,6 +210,20 @@ def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "critic.pessimism_coef", "critic.pessimism is min"
     if recipe.critic is not None and recipe.critic.loss == "success":
         yield "critic.clip", "with critic.loss: success values are probabilities and are not clipped"
+
+
+def _check_quantization(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    members = {"policy": recipe.policy, **{f"policies.{name}": each for name, each in recipe.policies.items()}}
+    for member, settings in members.items():
+        lora, key = settings.lora, f"{member}.lora.quantization"
+        if lora is None or lora.quantization is None:
+            continue
+        if lora.dora:
+            yield f"{member}.lora.dora", f"DoRA reads the norms of unquantized weights; remove it or {key}"
+        if recipe.scale.on_ray or recipe.scale.learner_processes > 1:
+            yield key, "4-bit weights are computed in one process; remove scale, or quantization"
+        if recipe.engine.name != "local" and recipe.engine.options.get("address") is not None:
+            yield key, "the server at engine.address has other base weights than these 4-bit ones; use engine: local"
 
 
 def _adapters_need_layers(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -313,6 +330,11 @@ def _calls_need_tools(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"environment.{key}", "the environment has no tools"
 
 
+def _controls_need_stops(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if not recipe.rollout.early_stopping:
+        yield "rollout.early_stopping_control_fraction", "rollout.early_stopping is empty, so no episode is stopped"
+
+
 def _ahead_needs_a_distance(recipe: Recipe) -> Iterator[tuple[str, str]]:
     reinforcement = recipe.reinforcement
     if reinforcement is not None and reinforcement.admit_ahead == 0:
@@ -368,8 +390,9 @@ def _places_need_ray(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 SAMPLING_KEYS = (
-    "curriculum", "rollout.strategy", "rollout.budget_allocation", "rollout.start_states", "rollout.replay",
-    "rollout.trajectory_filters", "rollout.dynamic_sampling", "rollout.group_size",
+    "curriculum", "rollout.strategy", "rollout.budget_allocation", "rollout.start_states",
+    "rollout.action_mask", "rollout.replay", "rollout.trajectory_filters", "rollout.dynamic_sampling",
+    "rollout.group_size",
 )  # fmt: skip
 """Keys that only stages with sampling read; the other keys of `rollout` also apply to evaluations."""
 CREDIT_KEYS = (
@@ -393,6 +416,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _samples_need_temperature,
     _calls_need_tools,
     _ahead_needs_a_distance,
+    _controls_need_stops,
     _stored_options_need_their_use,
     _places_need_ray,
 )

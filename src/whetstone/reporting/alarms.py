@@ -32,6 +32,7 @@ gives about 1e-3; the error of a log-prob is proportional to the precision, and 
 _MIN_FALL = 0.05
 _SOLVED, _UNSOLVED = 0.9, 0.1
 _IN_A_ROW = 3
+_MAX_ABOVE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,21 @@ def constant_reward(rows: Sequence[Row]) -> Alarm | None:
         "reward/mean",
         "episode/reward_min",
         "episode/reward_max",
+    )
+
+
+def novelty_above_reward(rows: Sequence[Row]) -> Alarm | None:
+    """More than 10 % of the episodes of the last step have a novelty bonus above the outcome of a solved task."""
+    values = read_values(rows[-1:], "reward/novelty_above_outcome")
+    if not values or values[0] <= _MAX_ABOVE:
+        return None
+    return _alarm(
+        rows,
+        "novelty above reward",
+        f"the novelty bonus of {values[0]:.0%} of the episodes is larger than the outcome of a solved task",
+        "`reward/novelty_bonus` is the mean bonus per episode",
+        "a lower `reward.weight`, or `alternate_steps`",
+        "reward/novelty_above_outcome",
     )
 
 
@@ -404,6 +420,7 @@ ALARMS: tuple[Callable[[Sequence[Row]], Alarm | None], ...] = (
     failing_tools,
     failing_episodes,
     constant_reward,
+    novelty_above_reward,
     equal_groups,
     falling_success,
     reward_hacking,

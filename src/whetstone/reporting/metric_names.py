@@ -44,7 +44,8 @@ METRICS = _read(_TABLES["metrics"])
 TRACKED = _read(_TABLES["tracked"])
 """Metrics that only trackers receive."""
 PARTS = (
-    "curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "sources", "reward",
+    "curriculum", "allocate", "start", "environment_wrapper", "action_mask", "dynamic_sampling", "sources",
+    "reward",
     "context_transforms", "stops", "rewrites", "replay", "trajectory_filters",
 )  # fmt: skip
 """Values of the placeholder `PART`."""

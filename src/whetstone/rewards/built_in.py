@@ -18,6 +18,7 @@ from whetstone.rewards.efficiency.executed_calls import executed_calls, few_call
 from whetstone.rewards.efficiency.fewest_turns import fewest_turns
 from whetstone.rewards.efficiency.ikea import ikea
 from whetstone.rewards.efficiency.otc import Otc
+from whetstone.rewards.efficiency.relevant_questions import relevant_questions
 from whetstone.rewards.efficiency.self_aware import self_aware
 from whetstone.rewards.efficiency.user_preferences import UserPreferences
 from whetstone.rewards.environment_state.environment_outcome import returns, verdict
@@ -25,6 +26,7 @@ from whetstone.rewards.environment_state.sql_result import sql_result
 from whetstone.rewards.environment_state.state import state
 from whetstone.rewards.environment_state.tau2 import tau2
 from whetstone.rewards.environment_state.unit_tests import UnitTests
+from whetstone.rewards.environment_state.written_tests import WrittenTests
 from whetstone.rewards.gated.milestones import Milestones
 from whetstone.rewards.gated.outcome_and_format import outcome_and_format
 from whetstone.rewards.gated.plus_minus_one import plus_minus_one
@@ -42,6 +44,7 @@ from whetstone.rewards.learned.learned_reward import LearnedReward
 from whetstone.rewards.process.attempts import attempts
 from whetstone.rewards.process.expert_match import expert_match
 from whetstone.rewards.process.meta_reasoning import meta_reasoning
+from whetstone.rewards.process.novelty import Novelty
 from whetstone.rewards.process.step_labels import StepLabels
 from whetstone.rewards.process.unary_feedback import unary_feedback
 
@@ -67,6 +70,7 @@ REWARDS = {
     "matched_calls": matched_calls,
     "meta_reasoning": meta_reasoning,
     "milestones": Milestones,
+    "novelty": Novelty,
     "otc": Otc,
     "outcome_and_format": outcome_and_format,
     "pattern": pattern,
@@ -74,6 +78,7 @@ REWARDS = {
     "user_preferences": UserPreferences,
     "pairwise_judge": Preferred,
     "submitted_answer": submitted_answer,
+    "relevant_questions": relevant_questions,
     "returns": returns,
     "rubric": Rubric,
     "rules": Rules,
@@ -92,5 +97,6 @@ REWARDS = {
     "verdict": verdict,
     "rule_then_judge": Verified,
     "well_formed": well_formed,
+    "written_tests": WrittenTests,
     "generated_code": CodeReward,
 }

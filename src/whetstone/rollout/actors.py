@@ -5,13 +5,15 @@ All use the same episode loop, so a demonstration is a trajectory like any other
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from whetstone.chat import Chat, ChatEndpoint, Message
-from whetstone.errors import InfrastructureError
+from whetstone.errors import EpisodeError, InfrastructureError
 from whetstone.inference import Engine, GenerateRequest, Generation, Sampling
-from whetstone.rollout.protocol import Action, ActorInput
+from whetstone.rollout.action_masks.token_trie import TokenTrie
+from whetstone.rollout.protocol import ALLOWED_LOGPROB, Action, ActorInput, AllowedActions
 from whetstone.tasks import Expert
 from whetstone.tools import FrozenModel
 from whetstone.tools.thread_runner import run_in_turn
@@ -40,7 +42,12 @@ class PolicyActor:
         if moment.greedy:
             sampling = replace(sampling, temperature=0.0)
         prompt = moment.context.tokens + moment.prefix.sequence
+        if moment.allowed is not None:
+            sampling = replace(sampling, constraint=_constraint_of(moment.allowed, sampling))
         drawn = await self.engine.generate(GenerateRequest(prompt, sampling, moment.episode, moment.sampled_spans))
+        if moment.allowed is not None:
+            tokens = mark_masked(drawn, trained=moment.allowed.trained, is_plain=_is_plain(sampling))
+            return Action(tokens, drawn.finish == "stop", drawn.queue_seconds)
         tokens = replace(drawn, logprobs=_comparable(drawn, sampling)).to_tokens()
         return Action(tokens, drawn.finish == "stop", drawn.queue_seconds)
 
@@ -63,6 +70,49 @@ class PolicyActor:
         finally:
             self.engine.forget(_PROBE)
         return True
+
+
+def _constraint_of(allowed: AllowedActions, sampling: Sampling) -> TokenTrie:
+    """Return the constraint of a masked turn.
+
+    Raises:
+        EpisodeError: If no allowed action fits into a turn.
+    """
+    fitting = [each for each in allowed.sequences if len(each) <= sampling.max_new_tokens]
+    if not fitting:
+        raise EpisodeError(
+            f"action mask: no allowed action has at most {sampling.max_new_tokens} tokens; raise rollout.max_new_tokens"
+        )
+    return TokenTrie(fitting)
+
+
+def _is_plain(sampling: Sampling) -> bool:
+    return sampling.temperature == 1 and not (sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0)
+
+
+def mark_masked(generation: Generation, *, trained: bool, is_plain: bool) -> Tokens:
+    """Return the tokens of a masked turn: sampled, but not from the policy's distribution (`Author.INSERTED`).
+
+    The log-prob of a token is that of the distribution that was sampled. Its difference to the log-prob of the policy
+    is the log-probability of all allowed tokens, which is stored as `ALLOWED_LOGPROB`.
+
+    Args:
+        generation: Sampled tokens.
+        trained: Whether the tokens are trained; otherwise they have no log-prob.
+        is_plain: Whether temperature is 1 without truncation; otherwise the probability of allowed tokens is unknown.
+    """
+    known = is_plain and len(generation.model_logprobs) == len(generation.tokens)
+    allowed = (
+        tuple(model - own for model, own in zip(generation.model_logprobs, generation.logprobs, strict=True))
+        if known
+        else (math.nan,) * len(generation.tokens)
+    )
+    return replace(
+        generation.to_tokens(),
+        authors=(Author.INSERTED,) * len(generation.tokens),
+        logprobs=generation.logprobs if trained else (math.nan,) * len(generation.tokens),
+        measured={**generation.measured, ALLOWED_LOGPROB: allowed},
+    )
 
 
 def _comparable(drawn: Generation, sampling: Sampling) -> tuple[float, ...]:
@@ -92,7 +142,7 @@ class FrozenActor:
 
     async def act(self, moment: ActorInput) -> Action:
         """Sample the action of one turn; its tokens are marked as those of another agent."""
-        action = await self.model.act(moment)
+        action = await self.model.act(replace(moment, allowed=None))
         return replace(action, tokens=Tokens.from_ids(action.tokens.ids, Author.OTHER_AGENT))
 
     def leave(self, episode: str) -> None:

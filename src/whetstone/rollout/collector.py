@@ -32,7 +32,7 @@ from whetstone.errors import EngineError, InfrastructureError, PromptTooLong, Re
 from whetstone.failure_causes import StartupFailureMonitor, find_failure_cause
 from whetstone.inference.protocol import EngineLoad, ReportsLoad
 from whetstone.rewards import GroupReward, Reward, score_group, score_trajectory
-from whetstone.rollout.actors import PolicyActor
+from whetstone.rollout.actors import ModelActor, PolicyActor
 from whetstone.rollout.concurrency import AdaptiveLimit, ConcurrencyController, EpisodeCancelled, EpisodeSlots
 from whetstone.rollout.deadlines import GroupClock, MeasuredDeadline
 from whetstone.rollout.episode_inputs import EpisodeLimits, Fork
@@ -45,6 +45,7 @@ from whetstone.rollout.staleness_control import Admission
 from whetstone.rollout.status import RolloutStatus, Watch
 from whetstone.seeding import derive_seed
 from whetstone.tool_calls import ToolWatch
+from whetstone.tools import FrozenModel
 from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Author, EndReason, Group, RemovalScope, Task, Tokens, Trajectory, Turn
 from whetstone.waiting import DeadlinePassed, Waits, collect_waits, finish_within, waiting_for
@@ -360,19 +361,20 @@ class Collector:
         finally:
             self._watch.doing.pop(name, None)
 
-    async def _demonstrated(self, plan: GroupPlan) -> Trajectory:
-        """Play the expert's episode of the planned task, without a score.
+    async def _demonstrated(self, plan: GroupPlan, model: FrozenModel | None) -> Trajectory:
+        """Play the episode of the expert, or of a model, of the planned task, without a score.
 
         Raises:
-            RecipeError: If the task source has no expert.
+            RecipeError: If the expert must play, and the task source has none.
         """
-        if self.expert is None:
+        guide = self.expert if model is None else ModelActor(model, self.chat)
+        if guide is None:
             needed = "needs an expert, and the task source has none; choose a source with an expert"
             raise RecipeError(f"rollout.start_states: {needed}")
         return await run_episode(
             plan.task,
             environment=await self._make(),
-            actor=self.expert,
+            actor=guide,
             chat=self.chat,
             limits=replace(self.limits, turn_timeout_seconds=self.turn_deadline.seconds),
             id=f"{plan.name}{plan.task.id}#expert-0",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whetstone.rollout.context_builder import Overflow
-from whetstone.rollout.protocol import ContextTransform, EpisodeKey, Rewrite, Siblings, Splice, Stop
+from whetstone.rollout.protocol import ActionMask, ContextTransform, EpisodeKey, Rewrite, Siblings, Splice, Stop
 from whetstone.trajectory import Costs, Turn
 from whetstone.waiting import CLOSE_SECONDS
 
@@ -53,7 +53,11 @@ class EpisodeHooks:
     context_transforms: tuple[ContextTransform, ...] = ()
     stops: tuple[tuple[str, Stop], ...] = ()
     """Early-stopping components with their names, which become marks of stopped episodes."""
+    stop_control_fraction: float = 0.0
+    """Probability that the episode continues after a stop, with the mark `NAME_continued:TURNS`."""
     rewrites: tuple[Rewrite, ...] = ()
+    action_mask: ActionMask | None = None
+    """Restricts the policy to some actions in some turns; None: every action in all turns."""
     overflow: Overflow = "drop"
     siblings: Siblings = field(default_factory=Siblings)
     """Progress of all episodes of the group; the runner updates the entry of its episode."""

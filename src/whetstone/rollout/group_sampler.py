@@ -33,6 +33,7 @@ from whetstone.rollout.protocol import (
     StartPrefix,
 )
 from whetstone.seeding import derive_random, derive_seed
+from whetstone.tools import FrozenModel
 from whetstone.trajectory import Costs, EndReason, RemovalScope, Task, Trajectory, Turn
 
 
@@ -154,7 +155,8 @@ class GroupSampler:
         method: Rollout components that apply to each episode.
         max_turns: Maximum number of turns per episode, unless the recipe's budget allocation sets another one.
         encode: Function that tokenizes a text.
-        demonstrate: Function that plays the expert's episode, for a start state that needs a demonstration.
+        demonstrate: Function that plays an episode for a start state: that of the frozen model that it receives, or of
+            the expert for None.
         group_size: Number of episodes, unless the recipe's budget allocation sets another one.
     """
 
@@ -166,7 +168,7 @@ class GroupSampler:
         method: MethodComponents,
         max_turns: int,
         encode: Callable[[str], tuple[int, ...]],
-        demonstrate: Callable[[], Awaitable[Trajectory]],
+        demonstrate: Callable[[FrozenModel | None], Awaitable[Trajectory]],
         group_size: int = 1,
     ) -> None:
         self.plan, self.method = plan, method
@@ -297,9 +299,9 @@ class GroupSampler:
             task.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
 
-    async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
-        """Play the expert's episode of the group's task; see `Demonstrator.demonstration`."""
-        return await self._demonstrate(), self._environment_seed(0)
+    async def demonstration(self, task: Task, *, model: FrozenModel | None = None) -> tuple[Trajectory, int]:
+        """Play the expert's or a model's episode of the group's task; see `Demonstrator.demonstration`."""
+        return await self._demonstrate(model), self._environment_seed(0)
 
     def _seat(self, role: str, index: int, table: int | None) -> SeatRequest:
         """Return the seat of a role in game number `table` of the group, or in a separate game if `table` is None."""
@@ -314,7 +316,9 @@ class GroupSampler:
             context_transforms=(*(method.context_transforms or {}).values(), *([view] if view is not None else [])),
             stops=tuple((method.stops or {}).items()),
             rewrites=tuple((method.rewrites or {}).values()),
+            action_mask=method.action_mask,
             overflow=method.overflow,
+            stop_control_fraction=method.stop_control_fraction,
             siblings=self._siblings,
             on_turn=running.observe,
             restarted=running.forget,

@@ -29,6 +29,7 @@ from whetstone.rollout.optional_protocols import (
     TrainsModel,
 )
 from whetstone.rollout.protocol import (
+    ActionMask,
     Allocation,
     ContextTransform,
     DynamicSampling,
@@ -67,6 +68,7 @@ class MethodComponents:
     stops: Mapping[str, Stop] | None = None
     rewrites: Mapping[str, Rewrite] | None = None
     environment_wrapper: EnvironmentWrapper | None = None
+    action_mask: ActionMask | None = None
     replay: Mapping[str, TrajectoryReplay] | None = None
     trajectory_filters: Mapping[str, TrajectoryFilter] | None = None
     dynamic_sampling: DynamicSampling | None = None
@@ -75,12 +77,22 @@ class MethodComponents:
     reward: Any = None
     """Reward of the recipe if it is stateful, so that it observes steps and is saved; None otherwise."""
     overflow: Overflow = "drop"
+    stop_control_fraction: float = 0.0
+    """Fraction of stopped episodes that continue as controls; see `estimate_early_stopping`."""
     steps_before: int = 0
     """Number of steps that the loaded component states cover before the first step of this run."""
 
     def named_components(self) -> Iterator[tuple[str, Any]]:
         """Yield (name, component) of all components, in the order in which a step uses them."""
-        for key in ("curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "reward"):
+        for key in (
+            "curriculum",
+            "allocate",
+            "start",
+            "environment_wrapper",
+            "action_mask",
+            "dynamic_sampling",
+            "reward",
+        ):
             part = getattr(self, key)
             if part is not None:
                 yield key, part

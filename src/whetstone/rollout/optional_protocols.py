@@ -158,7 +158,7 @@ them."""
 
 KINDS = (
     "strategy", "curriculum", "allocation", "start", "context transform", "stop", "rewrite", "environment wrapper",
-    "replay", "trajectory filter", "dynamic sampling", "group source",
+    "action mask", "replay", "trajectory filter", "dynamic sampling", "group source",
 )  # fmt: skip
 """Names of the kinds of rollout components, as messages print them."""
 

@@ -10,16 +10,19 @@ checkpoint contains it. `optional_protocols.py` has the optional members of comp
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from whetstone.chat import Context, Message, ToolSpec
 from whetstone.environments.protocol import Environment
 from whetstone.renamed_modules import renamed_export
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Author, CallRecord, Group, OffPolicy, Task, Tokens, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from whetstone.tools import FrozenModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,22 @@ class ActorInput:
     sampled_spans: tuple[tuple[int, int], ...] = ()
     """Spans [from, to) of `context` followed by `prefix` that were sampled for this actor; other tokens are prompt
     tokens."""
+    allowed: AllowedActions | None = None
+    """Actions that the policy can take in a masked turn; None: every action."""
+
+
+ALLOWED_LOGPROB = "allowed_logprob"
+"""Name in `Tokens.measured` of the log-probability, under the policy, of all tokens that an action mask allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedActions:
+    """Actions of a masked turn, as the tokens that the policy would sample for them."""
+
+    sequences: tuple[tuple[int, ...], ...]
+    """Token ids of each action, with the token that ends the turn."""
+    trained: bool
+    """Whether the sampled action is trained."""
 
 
 class Actor(Protocol):
@@ -329,8 +348,12 @@ class Start(Protocol):
 class Demonstrator(Protocol):
     """Source of expert demonstrations for a start state; the group sampler implements it."""
 
-    async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
-        """Play the expert's episode of a task.
+    async def demonstration(self, task: Task, *, model: FrozenModel | None = None) -> tuple[Trajectory, int]:
+        """Play the expert's episode of a task, or that of a frozen model.
+
+        Args:
+            task: Task of the episode.
+            model: Model that plays instead of the expert; None: the expert.
 
         Returns:
             The trajectory, and the seed of its environment.
@@ -385,6 +408,28 @@ class ContextTransform(Protocol):
 
     def observation(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
         """Transform the messages that follow an action, which is the last turn of `state`."""
+        ...
+
+
+CONTINUED = "_continued:"
+"""Separator of a stop's name and a number of turns in the mark of an episode that continued after the stop."""
+
+
+class ActionMask(Protocol):
+    """Component that restricts the policy to some actions in some turns (`rollout.action_mask`)."""
+
+    trained: bool
+    """Whether the actions of masked turns are trained, with ratios to the distribution that was sampled."""
+
+    async def __call__(
+        self, state: EpisodeState, admissible: Callable[[], Awaitable[Sequence[str]]], /
+    ) -> Sequence[str | Message] | None:
+        """Return the actions that the next turn can take; None: the turn is not masked.
+
+        Args:
+            state: State of the episode before the turn.
+            admissible: Returns the admissible commands of the environment; empty if it lists none.
+        """
         ...
 
 

@@ -21,10 +21,12 @@ from typing import Any, cast
 
 from whetstone.cancellation import is_cancellation_requested
 from whetstone.capabilities import implements_protocol
-from whetstone.chat import Chat, Context, Message, ToolSpec, user
+from whetstone.chat import Chat, Message, ToolSpec, user
+from whetstone.environments.game_tasks import command_to_message
 from whetstone.environments.protocol import (
     AnswersConcurrently,
     Environment,
+    HasAdmissibleActions,
     Observation,
     SeatRequest,
     Snapshots,
@@ -36,10 +38,13 @@ from whetstone.rollout.concurrent_actions import ActionRequest, ConcurrentAction
 from whetstone.rollout.context_builder import ContextBuilder
 from whetstone.rollout.episode_inputs import EpisodeHooks, EpisodeLimits, Fork
 from whetstone.rollout.protocol import (
+    CONTINUED,
     NOTHING,
     Action,
+    ActionMask,
     Actor,
     ActorInput,
+    AllowedActions,
     Ask,
     EpisodeKey,
     EpisodeRecord,
@@ -51,11 +56,12 @@ from whetstone.rollout.protocol import (
     Rewrite,
     SupportsHealthCheck,
 )
-from whetstone.seeding import derive_seed
+from whetstone.rollout.sampled_spans import count_sampled, find_sampled_spans
+from whetstone.seeding import derive_random, derive_seed
 from whetstone.strict_json import to_plain_values
 from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, find_provenance, is_stateless
 from whetstone.tools.thread_runner import call_user_function
-from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn, list_segment_turns
+from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
 from whetstone.user_code import describe_exception
 from whetstone.waiting import (
     BACKEND,
@@ -313,6 +319,17 @@ class EpisodeRun:
         with waiting_for(owner):
             return await call_user_function(call, *arguments, **options)
 
+    def _is_stopped(self) -> bool:
+        """Return whether a stop ends the episode; a control episode continues, and gets a mark at the first stop."""
+        for name, stop in self.hooks.stops:
+            if stop(self.episode_state(), self.hooks.siblings):
+                if derive_random(self.seed, "early stopping control").random() >= self.hooks.stop_control_fraction:
+                    self.marks.append(name)
+                    return True
+                if not any(mark.startswith(f"{name}{CONTINUED}") for mark in self.marks):
+                    self.marks.append(f"{name}{CONTINUED}{len(self.turns)}")
+        return False
+
     async def _turns(self) -> EndReason:
         await self._open()
         for played in await self._played_before():
@@ -332,10 +349,8 @@ class EpisodeRun:
                 return ended
             if self.asked is None:
                 await self._rewritten(self.hooks.rewrites)
-                for name, stop in self.hooks.stops:
-                    if stop(self.episode_state(), self.hooks.siblings):
-                        self.marks.append(name)
-                        return EndReason.EARLY_STOPPED
+                if self._is_stopped():
+                    return EndReason.EARLY_STOPPED
             else:
                 await self._answered(turn)
             if sum(not turn.aside for turn in self.turns) >= self.limits.max_turns:
@@ -599,10 +614,30 @@ class EpisodeRun:
         """Sample the action of a request; return it with its seconds."""
         began = time.perf_counter()
         owner = self.actor.owner if implements_protocol(self.actor, HasOwner) else "the actor"
+        moment = request.moment
+        if self.hooks.action_mask is not None and self.asked is None and not len(moment.prefix):
+            moment = replace(moment, allowed=await self._list_allowed(self.hooks.action_mask, moment.tools))
         action: Action = await self.at_stage(
-            EpisodeStage.ACT, f"{owner} (turn {request.moment.turn + 1})", self.actor.act, request.moment
+            EpisodeStage.ACT, f"{owner} (turn {moment.turn + 1})", self.actor.act, moment
         )
         return action, time.perf_counter() - began
+
+    async def _list_allowed(self, mask: ActionMask, tools: Sequence[ToolSpec]) -> AllowedActions | None:
+        """Return the actions that the action mask allows in the next turn; None: the turn is not masked."""
+
+        async def admissible() -> Sequence[str]:
+            if not implements_protocol(self.environment, HasAdmissibleActions):
+                return ()
+            call = self.environment.admissible
+            listed: Sequence[str] = await self.at_stage(EpisodeStage.STEP, "its environment (admissible)", call)
+            return listed
+
+        actions = await mask(self.episode_state(), admissible)
+        if actions is None:
+            return None
+        messages = [each if isinstance(each, Message) else command_to_message(each, tools) for each in actions]
+        written = dict.fromkeys(tuple(self.chat.write(message, tools)) for message in messages)
+        return AllowedActions(tuple(written), mask.trained)
 
     def append_turn(self, request: ActionRequest, sampled: tuple[Action, float]) -> tuple[Turn, bool]:
         """Append the turn of a sampled action.
@@ -638,49 +673,3 @@ class EpisodeRun:
         if self.hooks.snapshots is not None and implements_protocol(self.environment, Snapshots):
             snapshot = await self.at_stage(EpisodeStage.STEP, "its environment (snapshot)", self.environment.snapshot)
             self.hooks.snapshots[len(self.turns)] = snapshot
-
-
-_DRAWN = (Author.POLICY, Author.OTHER_AGENT)
-
-
-def find_sampled_spans(
-    turns: Sequence[Turn], context: Context, prefix: Tokens, conversation: int = 0
-) -> tuple[tuple[int, int], ...]:
-    """Return the spans [from, to) of sampled tokens in `context` followed by `prefix`; empty after a rewritten history.
-
-    An engine computes sampled and prompt tokens in different ways (decode and prefill), with different rounding. With
-    these spans it recomputes an evicted KV cache in the same way.
-
-    Args:
-        turns: Turns before the action.
-        context: Context in which the action is sampled.
-        prefix: Tokens at the start of the action.
-        conversation: Number of the action's conversation.
-    """
-    spans: list[tuple[int, int]] = []
-    place = 0
-    for turn in () if context.opens_segment else list_segment_turns(turns, conversation):
-        place += len(turn.context)
-        if context.tokens.keys[place : place + len(turn.action)] != turn.action.sequence.keys:
-            return ()  # tokens were removed or replaced
-        spans += _runs(turn.action, place)
-        place += len(turn.action)
-    return (*spans, *_runs(prefix, len(context.ids)))
-
-
-def count_sampled(tokens: Tokens) -> int:
-    """Return the number of tokens that the policy sampled."""
-    return sum(author is Author.POLICY for author in tokens.authors)
-
-
-def _runs(tokens: Tokens, place: int) -> list[tuple[int, int]]:
-    """Return runs [from, to) of sampled tokens; `place` is the position of the first token."""
-    runs: list[tuple[int, int]] = []
-    for k, author in enumerate(tokens.authors):
-        if author not in _DRAWN:
-            continue
-        if runs and runs[-1][1] == place + k:
-            runs[-1] = (runs[-1][0], place + k + 1)
-        else:
-            runs.append((place + k, place + k + 1))
-    return runs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -112,6 +112,6 @@ class SandboxSession(Protocol):
         """Start the session in advance; otherwise the first call starts it."""
         ...
 
-    def close(self) -> None:
-        """End all processes of the session."""
+    def close(self) -> Awaitable[Any] | None:
+        """End all processes of the session; return an awaitable if that takes time, as on another machine."""
         ...

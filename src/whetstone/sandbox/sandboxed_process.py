@@ -33,8 +33,8 @@ from whetstone.sandbox.isolation import (
 )
 from whetstone.sandbox.limits import Limits
 
-HOME = "/home/agent"
-"""Writable folder of the program, in addition to those for temporary files."""
+HOME, WORKSPACE = "/home/agent", "/workspace"
+"""Writable folders of the program, in addition to those for temporary files; the second one only if it has one."""
 PORT = 8000
 _FIRST_USER, _USERS = 60000, 5000
 _START_SECONDS = 60.0
@@ -72,6 +72,7 @@ async def start_program(
     variables: Mapping[str, str],
     limits: Limits,
     also_readable: Sequence[str] = (),
+    workspace: str = "",
 ) -> SandboxedProcess:
     """Start an agent program in its own namespaces; it waits until `SandboxedProcess.release`.
 
@@ -83,6 +84,8 @@ async def start_program(
         variables: Environment variables in addition to those of every session.
         limits: Limits as for a session, except time and output. Memory is limited per process.
         also_readable: Further readable folders.
+        workspace: Folder that is writable at `WORKSPACE`, the working directory instead of `folder`. The user of the
+            program becomes the owner of its files; the caller limits their size.
 
     Raises:
         SandboxError: If this machine has no namespaces, or a folder does not exist or is not readable.
@@ -93,8 +96,10 @@ async def start_program(
     host.setblocking(False)
     has_own_user = has_own_users(Isolation.NAMESPACES)
     user = _FIRST_USER + next(_user_numbers) % _USERS if has_own_user else None
+    if workspace and user is not None:
+        await asyncio.to_thread(_change_owner, workspace, user)
     command = [
-        *_bubblewrap(folder, variables, limits, also_readable, has_own_user),
+        *_bubblewrap(folder, variables, limits, also_readable, has_own_user, workspace),
         "--",
         sys.executable,
         "-I",
@@ -142,8 +147,19 @@ async def _receive_door(host: socket.socket) -> socket.socket:
     return door
 
 
+def _change_owner(folder: str, user: int) -> None:
+    for place, folders, files in os.walk(folder):
+        for path in (place, *(os.path.join(place, name) for name in (*folders, *files))):
+            os.chown(path, user, user, follow_symlinks=False)
+
+
 def _bubblewrap(
-    folder: str, variables: Mapping[str, str], limits: Limits, also_readable: Sequence[str], has_own_user: bool
+    folder: str,
+    variables: Mapping[str, str],
+    limits: Limits,
+    also_readable: Sequence[str],
+    has_own_user: bool,
+    workspace: str,
 ) -> list[str]:
     arguments = [find_bwrap(), "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
     arguments += ["--unshare-cgroup-try", "--hostname", "sandbox", "--new-session", "--clearenv"]
@@ -158,7 +174,8 @@ def _bubblewrap(
     arguments += ["--proc", "/proc", "--dev", "/dev"]
     for place in ("/tmp", "/var/tmp", HOME):
         arguments += ["--perms", "1777", "--size", size, "--tmpfs", place]
-    paths = [*readable_paths(), *(str(Path(path).absolute()) for path in (folder or ".", *also_readable))]
+    started_in = [] if workspace else [folder or "."]
+    paths = [*readable_paths(), *(str(Path(path).absolute()) for path in (*started_in, *also_readable))]
     for path in paths:
         if not os.path.lexists(path):
             raise SandboxError(
@@ -176,4 +193,6 @@ def _bubblewrap(
             arguments += ["--symlink", os.readlink(path), path]
         else:
             arguments += ["--ro-bind", path, path]
-    return [*arguments, *guest_mounts(), "--remount-ro", "/", "--chdir", str(Path(folder or ".").absolute())]
+    arguments += ["--bind", workspace, WORKSPACE] if workspace else []
+    workdir = WORKSPACE if workspace else str(Path(folder or ".").absolute())
+    return [*arguments, *guest_mounts(), "--remount-ro", "/", "--chdir", workdir]

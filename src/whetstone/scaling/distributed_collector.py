@@ -32,7 +32,9 @@ from whetstone.scaling.protocol import ActorUnavailable, EpisodeReset, Event, Fi
 from whetstone.scaling.worker_pool import SlotReservation, WorkerPool
 from whetstone.trajectory import Group, Turn
 
-_IN_WORKERS = ("allocate", "start", "environment_wrapper", "reward", "context_transforms", "stops", "rewrites")
+_IN_WORKERS = (
+    "allocate", "start", "environment_wrapper", "action_mask", "reward", "context_transforms", "stops", "rewrites",
+)  # fmt: skip
 """Components of a method that act while episodes are played, so that workers need their state."""
 
 

@@ -127,8 +127,8 @@ class Arithmetic:
         digits: Digits of each number, 1 to 6.
         kinds: Relative sampling weight of each kind for training. Held-out tasks cycle through all kinds here with a
             weight above zero, equally often.
-        recheck: Probability, 0 to 1, with which the expert repeats a call to check its result. A cautious expert runs
-            out of turns in long tasks, so imitating it reaches less than the reward permits.
+        recheck: Probability, 0 to 1, with which the expert repeats a call to check its result. With few turns,
+            a policy that imitates a cautious expert runs out of them in long tasks; see `supervised.max_turns`.
 
     Raises:
         OptionError: If a kind is unknown, a weight is negative, there is no kind, or `recheck` is not a probability.

@@ -7,6 +7,7 @@ from whetstone.tasks.function_call_tasks import FunctionCalls
 from whetstone.tasks.gsm8k import GSM8K
 from whetstone.tasks.humaneval import HumanEval
 from whetstone.tasks.jsonl import Jsonl
+from whetstone.tasks.masked_documents import Masked
 from whetstone.tasks.tabular import HuggingFace, Parquet
 from whetstone.tasks.tool_requests import ToolRequests
 
@@ -19,6 +20,7 @@ SOURCES = {
     "huggingface": HuggingFace,
     "humaneval": HumanEval,
     "jsonl": Jsonl,
+    "masked": Masked,
     "parquet": Parquet,
     "tool_requests": ToolRequests,
 }

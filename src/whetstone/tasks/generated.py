@@ -63,10 +63,10 @@ class Generated(ABC):
     def what(self, task: Task) -> Any:
         """Return the identity of a task as JSON values.
 
-        By default, the identity is the prompt and the private data. Tasks with equal identities have the same id and
-        are on the same side of the split.
+        By default, the identity is the prompt and the private data without milestones. Tasks with equal identities have
+        the same id and are on the same side of the split.
         """
-        return [task.prompt, task.private]
+        return [task.prompt, _without_milestones(task).private]
 
     def task(self, index: int) -> Task:
         """Return training task `index`, whose level is sampled uniformly from `levels`."""
@@ -76,7 +76,7 @@ class Generated(ABC):
     def held_out(self, count: int) -> list[Task]:
         """Return up to `count` distinct held-out tasks, from all levels in turn.
 
-        The tasks are the same for every seed.
+        The tasks are the same for every seed. They have no milestones: evaluations do not pay for progress.
         """
         chosen: dict[str, Task] = {}
         for attempt in range(20 * count):
@@ -84,7 +84,7 @@ class Generated(ABC):
                 break
             draw = derive_random(self.name, "held out", attempt)
             task = self._sample_task(draw, self.levels[attempt % len(self.levels)], held_out=True)
-            chosen.setdefault(task.id, task)
+            chosen.setdefault(task.id, _without_milestones(task))
         return list(chosen.values())
 
     def _sample_task(self, draw: Random, level: int, *, held_out: bool) -> Task:
@@ -104,3 +104,26 @@ class Generated(ABC):
         raise OptionError(
             "levels", f"{self.name}: none of {_TRIES} generated tasks of level {level} is {side}; set other levels"
         )
+
+
+class EnvironmentSeeds(Generated):
+    """Base class of a source whose tasks are seeds of one environment of another package.
+
+    Args:
+        id: Name of the environment in its package.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+    """
+
+    most = 1
+
+    def __init__(self, *, id: str, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.id = id
+
+    def make(self, draw: Random, level: int) -> Task:
+        """Generate a task with a random seed; see `Generated`."""
+        return Task("", "", {"id": self.id, "seed": draw.randrange(2**31)}, {"kind": self.id})
+
+
+def _without_milestones(task: Task) -> Task:
+    return replace(task, private={key: value for key, value in task.private.items() if key != "milestones"})

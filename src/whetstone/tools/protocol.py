@@ -128,6 +128,19 @@ class GivesVerdict(Protocol):
 
 
 @runtime_checkable
+class ObservesTurns(Protocol):
+    """Tool class that looks at its state after each turn with calls, such as for milestones."""
+
+    def observe_turn(self, number: int) -> Awaitable[None] | None:
+        """Look at the state after the calls of an action; sync or async. The model does not see the result.
+
+        Args:
+            number: Number of the action in the episode, from 1.
+        """
+        ...
+
+
+@runtime_checkable
 class HasCost(Protocol):
     """Tool class that sets the prices of calls, such as a budget."""
 

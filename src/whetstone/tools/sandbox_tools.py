@@ -23,6 +23,7 @@ from whetstone.plugins import OptionError
 from whetstone.sandbox import Ending, Isolation, Limits, Outcome, shared_sandbox
 from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS, parse_container_options
 from whetstone.sandbox.containers.container_pool import ContainerPool, shared_containers
+from whetstone.sandbox.containers.harbor_session import HarborEnvironments, shared_harbor
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.sandbox.pool import Sandbox
 from whetstone.sandbox.protocol import SandboxSession
@@ -68,13 +69,19 @@ class _InSandbox:
             if importlib.util.find_spec(module.partition(".")[0]) is None:
                 raise OptionError("preload", f"no module named {module}")
         # both report an error before anything starts
-        self._pool: Sandbox | ContainerPool
+        self.container_pool: ContainerPool | None = None
+        """Containers of the episodes; None without an image."""
+        self._pool: Sandbox | ContainerPool | HarborEnvironments
         if isinstance(sandbox, str):
             self._pool = shared_sandbox(sandbox, tuple(preload), tuple(container))
             is_closed = not container and sandbox != Isolation.UNSAFE
+        elif sandbox.get("container") == "harbor":
+            self._pool = shared_harbor(sandbox)
+            is_closed = self._pool.options.network == "none"
         else:
             options = parse_container_options(sandbox)
-            self._pool, is_closed = shared_containers(options), options.network == "none"
+            self._pool = self.container_pool = shared_containers(options)
+            is_closed = options.network == "none"
         self.effects = "read" if is_closed else None
         """Effect of the code; unknown with a custom container, with a network or without isolation."""
         self.stateless = is_closed and persistence == "reset"
@@ -105,8 +112,9 @@ class _InSandbox:
     async def close(self) -> None:
         """Close the session of the episode."""
         if self._session is not None:
-            self._session.close()
-            self._session = None
+            closing, self._session = self._session.close(), None
+            if closing is not None:
+                await closing
 
     @property
     def _required_session(self) -> SandboxSession:

@@ -57,6 +57,7 @@ from whetstone.tools.protocol import (
     HasOpen,
     HasSemantics,
     ListsEveryTool,
+    ObservesTurns,
     OffersTools,
     Priced,
     Result,
@@ -343,6 +344,17 @@ class Toolset:
         if self._changing():
             await self._list_again()
         return self._answer(call, result, seconds=seconds, cost=cost)
+
+    async def observe_turn(self, number: int) -> None:
+        """Let the tool objects that observe turns look at their state after an action.
+
+        Args:
+            number: Number of the action in the episode, from 1.
+        """
+        for holder in self.holders:
+            if implements_protocol(holder, ObservesTurns):
+                with waiting_for_tool(f"tool {_class_name(holder)} (observe_turn)"):
+                    await self._call_plainly(holder.observe_turn, number)
 
     async def verdict(self) -> dict[str, Any]:
         """Return the merged verdict of all tool objects that judge the episode.

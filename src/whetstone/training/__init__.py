@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         tool_effects as tool_effects,
     )
     from whetstone.training.model_revisions import pin_choices as pin_choices
+    from whetstone.training.opponent_evaluation import evaluate_opponents as evaluate_opponents
     from whetstone.training.publishing import (
         ENVIRONMENT_TAG as ENVIRONMENT_TAG,
         SecretSearch as SecretSearch,

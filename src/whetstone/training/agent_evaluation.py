@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,17 +11,18 @@ from typing import Any
 
 from whetstone.assembly import RunComponents, assemble
 from whetstone.assembly.members import open_members
+from whetstone.assembly.players import build_player, is_player
 from whetstone.chat import ChatEndpoint
 from whetstone.errors import RecipeError
 from whetstone.evaluation import Evaluation
-from whetstone.inference import load_member_states
+from whetstone.inference import Engine, load_member_states
 from whetstone.own_loop import run_sync
 from whetstone.policies import Policy
 from whetstone.recipe import Recipe, Resolved, load_recipe
 from whetstone.record import run_of_checkpoint, run_recipe
 from whetstone.reporting import Progress
 from whetstone.rewards.protocol import close_reward
-from whetstone.rollout import EndpointActor
+from whetstone.rollout import Actor, EndpointActor
 from whetstone.training import evaluation_loop
 from whetstone.training.cost_estimate import count_evaluation
 from whetstone.training.evaluation_loop import EvaluationRecord, evaluation_protocol
@@ -52,7 +54,8 @@ def evaluate(
     Args:
         run_or_recipe: Summary or directory of a run, or a recipe as for `load_recipe`.
         overrides: `key=value` overrides of the recipe, values in YAML.
-        policy: Policy to evaluate instead: a run, a model folder, or an endpoint.
+        policy: Policy to evaluate instead: a run, a model folder, an endpoint, or a player (`expert`, `person`,
+            `package.module:function`).
         episodes: Number of held-out tasks; None: the recipe's setting.
         samples: Episodes per task, for pass@k; None: the recipe's setting.
         temperature: Sampling temperature, 0 is greedy; None: the recipe's setting.
@@ -90,9 +93,16 @@ class EvaluatedAgent:
     """Model endpoint that acts instead of the policy; None: the policy acts."""
     run_dir: Path | None = None
     """Run directory of the recipe; None: the recipe is not of a run."""
+    player: str = ""
+    """Player that acts instead of the policy: `expert`, `person` or a function; see `build_player`. Empty: none."""
     every_member: bool = False
     """Whether the other members of a run with several (`policies`) are evaluated as well, with their states from
     `memory`."""
+
+    @property
+    def other_name(self) -> str:
+        """Name of the endpoint or player that acts; empty if a policy acts."""
+        return f"{self.endpoint.model} at {self.endpoint.url}" if self.endpoint is not None else self.player
 
 
 def load_agent(
@@ -107,7 +117,8 @@ def load_agent(
     Args:
         run_or_recipe: Summary or directory of a run, or a recipe as for `load_recipe`.
         overrides: `key=value` overrides of the recipe.
-        policy: Policy to evaluate instead: a run, a model folder, or an endpoint.
+        policy: Policy to evaluate instead: a run, a model folder, an endpoint, or a player (`expert`, `person`,
+            `package.module:function`).
         member: Member of a run with several (`policies`); None: the first.
 
     Raises:
@@ -115,6 +126,8 @@ def load_agent(
     """
     resolved, run = resolve_recipe(run_or_recipe, overrides)
     trained = partial(final_agent, trust_remote_code=resolved.recipe.policy.trust_remote_code)
+    if isinstance(policy, str) and is_player(policy):
+        return EvaluatedAgent(resolved, run_dir=run, player=policy)
     if isinstance(policy, str | Path):
         folder = Path(policy)
         if (folder / "recipe.yaml").is_file():
@@ -186,40 +199,31 @@ def evaluate_agent(
         assembly.members |= open_members(assembly, None)
         load_member_states(assembly.members, agent.memory, learners=False)
     seed = agent.resolved.recipe.seed if seed is None else seed
-    return run_sync(lambda: _played(assembly, agent.endpoint, seed, record, progress, on_group))
+    return run_sync(lambda: _played(assembly, agent, seed, record, progress, on_group))
 
 
 async def _played(
     assembly: RunComponents,
-    endpoint: ChatEndpoint | None,
+    agent: EvaluatedAgent,
     seed: int,
     record: EvaluationRecord | None,
     progress: Progress,
     on_group: Callable[[Group], None] | None,
 ) -> tuple[Evaluation, dict[str, Any]]:
-    settings, recipe = assembly.resolved.recipe.evaluation, assembly.resolved.recipe
+    settings = assembly.resolved.recipe.evaluation
     tasks = assembly.source.held_out(settings.episodes)
-    who = f"{endpoint.model} at {endpoint.url}" if endpoint is not None else ""
     protocol = evaluation_protocol(
-        assembly, tasks, samples=settings.samples, temperature=settings.temperature, seed=seed, who=who
+        assembly, tasks, samples=settings.samples, temperature=settings.temperature, seed=seed, who=agent.other_name
     )
     if record is not None:
         record.open(protocol)
-    actor = None
-    if endpoint is not None:
-        actor = EndpointActor(endpoint, assembly.chat, settings.temperature, recipe.rollout.max_new_tokens)
-    engine = assembly.build_engine()
-    closers: list[Callable[[], Any]] = [engine.close]
-    if endpoint is not None:
-        closers.append(endpoint.close)
-    closers.append(partial(close_reward, assembly.reward))
 
     def ended(group: Group) -> None:
         stage_progress.advance({})
         if on_group is not None:
             on_group(group)
 
-    try:
+    async with open_agent(assembly, agent) as (engine, actor):
         with progress.stage("evaluation", len(tasks)) as stage_progress:
             result, _ = await evaluation_loop.evaluate_policy(
                 assembly,
@@ -233,8 +237,32 @@ async def _played(
                 record=record,
                 every_member=bool(assembly.trained),
             )
+    return result, protocol
+
+
+@asynccontextmanager
+async def open_agent(assembly: RunComponents, agent: EvaluatedAgent) -> AsyncIterator[tuple[Engine, Actor | None]]:
+    """Open the engine of the policy and the actor of an agent; both are closed at the end, as are reward and members.
+
+    Args:
+        assembly: Components of the evaluation.
+        agent: Agent to evaluate.
+
+    Yields:
+        The engine, and the actor that acts instead of the policy; None: the policy acts.
+    """
+    recipe, endpoint = assembly.resolved.recipe, agent.endpoint
+    actor: Actor | None = build_player(assembly, agent.player) if agent.player else None
+    if endpoint is not None:
+        actor = EndpointActor(endpoint, assembly.chat, recipe.evaluation.temperature, recipe.rollout.max_new_tokens)
+    engine = assembly.build_engine()
+    closers: list[Callable[[], Any]] = [engine.close]
+    if endpoint is not None:
+        closers.append(endpoint.close)
+    closers.append(partial(close_reward, assembly.reward))
+    try:
+        yield engine, actor
     finally:
         closers += [each.close for each in assembly.members.values()]
         for close in closers:
             await close()
-    return result, protocol

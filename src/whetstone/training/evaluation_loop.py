@@ -133,7 +133,15 @@ class EvaluationRecord:
 
     def of_member(self, name: str) -> EvaluationRecord:
         """Return the record for the episodes of another member of `policies`, in a subfolder."""
-        folder = self.folder / MEMBERS / name
+        return self.in_subfolder(MEMBERS, name)
+
+    def in_subfolder(self, *names: str) -> EvaluationRecord:
+        """Return a record in a subfolder, which is created if it does not exist.
+
+        Args:
+            names: Parts of the path below the folder of this record.
+        """
+        folder = self.folder.joinpath(*names)
         with convert_save_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return EvaluationRecord(folder)
@@ -192,7 +200,7 @@ async def evaluate_policy(
         assembly.search_strategy if assembly.search_strategy is not None else Independent(group_size=samples, seat=seat)
     )
     plans = list(make_plans(tasks, seed=derive_seed(seed, "evaluation")))
-    groups = await _play_groups(collector, plans, strategy, record, on_group)
+    groups = await play_groups(collector, plans, strategy, record, on_group)
     result = summarize_episodes(groups, temperature=temperature)
     if every_member and seats:
         results = {assembly.member: MemberResult.from_evaluation(seat, result)}
@@ -204,7 +212,7 @@ async def evaluate_policy(
             watched(collector)
             plans = list(make_plans(tasks, seed=derive_seed(seed, "evaluation"), name=f"{name}/"))
             own = record.of_member(name) if record is not None else None
-            played = await _play_groups(collector, plans, Independent(group_size=samples, seat=seat), own)
+            played = await play_groups(collector, plans, Independent(group_size=samples, seat=seat), own)
             results[name] = MemberResult.from_evaluation(seat, summarize_episodes(played, temperature=temperature))
             groups += played
         result = replace(result, members=results)
@@ -213,14 +221,22 @@ async def evaluate_policy(
     return result, groups
 
 
-async def _play_groups(
+async def play_groups(
     collector: Collector,
     plans: Sequence[GroupPlan],
     strategy: Strategy,
     record: EvaluationRecord | None,
     on_group: Callable[[Group], None] = lambda group: None,
 ) -> list[Group]:
-    """Return the groups of the plans in order; those in the record are not played again."""
+    """Play the groups of plans, and return them in order; those in the record are not played again.
+
+    Args:
+        collector: Collector that plays the episodes.
+        plans: Groups to play.
+        strategy: Strategy that samples the episodes of a group.
+        record: Record to which finished groups are added; None: they are not recorded.
+        on_group: Called with each group as it finishes, and first with the recorded ones.
+    """
     finished = record.groups(plans) if record is not None else {}
     for group in finished.values():
         on_group(group)

@@ -35,7 +35,7 @@ from whetstone.chat.ollama_template import write_modelfile
 from whetstone.chat.served_parsers import PARSER_FILE, SGLANG_PARSERS, VLLM_PARSERS, write_parser_file
 from whetstone.errors import PolicyError, WhetstoneError
 from whetstone.plugins import find_part
-from whetstone.policies import ExportPrecision, Policy, has_adapters, load_policy, merge_adapters
+from whetstone.policies import ExportPrecision, Policy, has_adapters, is_quantized, load_policy, merge_adapters
 from whetstone.policies.export_model import base_folder, export_weights, gguf_plan, hub_identity, write_gguf
 from whetstone.policies.local_models import read_origin, stored_models
 from whetstone.policies.resolve_model import resolve_model_folder
@@ -285,6 +285,8 @@ def _describe_weights(policy: Policy, weights: str, is_adapter: bool, hub: tuple
         return "weights: the whole model"
     if is_adapter:
         base = f"its base is {hub[0]} on the Hugging Face hub" if hub is not None else "its base is in `base`"
+        if is_quantized(policy.model):
+            base += "; it was trained on 4-bit weights (nf4): quantize the base, or use --merged"
         return f"weights: adapter; {base}"
     if weights == "merged":
         return "weights: adapters merged into the base"

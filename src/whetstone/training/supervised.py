@@ -29,6 +29,7 @@ from whetstone.inference import Engine, sync_weights
 from whetstone.learning.protocol import Learner
 from whetstone.recipe import PretrainingSettings, Recipe, ReinforcementSettings, SupervisedSettings
 from whetstone.rollout import GroupPlan
+from whetstone.rollout.early_stopping import estimate_early_stopping
 from whetstone.seeding import derive_seed
 from whetstone.tool_calls import compute_tool_metrics
 from whetstone.tools.thread_runner import run_in_turn
@@ -222,7 +223,7 @@ async def sample_demonstrations(assembly: RunComponents, first: int, count: int)
         first: Index of the first task.
         count: Number of tasks.
     """
-    collector = assembly.build_collector(assembly.expert_actor())
+    collector = assembly.build_demonstration_collector()
     seed = derive_seed(assembly.resolved.recipe.seed, "expert")
     tasks = [await run_in_turn(assembly.demonstration_source.task, first + i) for i in range(count)]
     num_repeated = 0
@@ -368,6 +369,7 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     if result.incomplete:
         metrics["reward/missing_component_fraction"] = result.incomplete / max(1, result.episodes)
     played = [t for group in groups for t in group.trajectories]
-    marks = Counter(mark for t in played for mark in set(t.marks))
+    metrics |= {f"early_stopping/{name}": value for name, value in estimate_early_stopping(played).items()}
+    marks = Counter(mark.partition(":")[0] for t in played for mark in set(t.marks))
     metrics |= {f"flag/{mark}": count / len(played) for mark, count in sorted(marks.items())}
     return metrics

@@ -28,6 +28,7 @@ OPTIONS = {
         "high": st.sampled_from([0.6 + APART, 2 - APART]),
         "fraction": st.sampled_from([2e-4, 0.3, 0.9]),
     },
+    "duration_weighted": {"max_ratio": st.floats(0.5, 5)},
     "entropy_aware": {"weight": st.floats(0, 2)},
     "entropy_modulated": {"strength": st.floats(0.1, 3), "min_range": st.sampled_from([0.0, 0.1, 1.0])},
     "high_entropy_turns": {"fraction": st.floats(0.05, 1)},
@@ -54,6 +55,14 @@ def clip_cov(c, low, high, fraction):
     shares = [(p - mean(a)) * (q - mean(x)) for p, q in zip(a, x, strict=True)]
     candidates = sorted((c["draws"][k], k) for k, s in enumerate(shares) if low < s < high)
     return silenced(a, [k for _, k in candidates[: max(1, int(fraction * len(a)))]])
+
+
+def duration_weighted(c, max_ratio):
+    if not any(c["turn_seconds"]):
+        return c["advantages"]
+    return [
+        a * min(d / mean(c["turn_seconds"]), max_ratio) for a, d in zip(c["advantages"], c["turn_seconds"], strict=True)
+    ]
 
 
 def entropy_aware(c, weight):
@@ -116,6 +125,7 @@ def transform_inputs(draw, name):
     batch["sampler_logprobs"] = sampled_column(st.floats(-3, -0.01) | st.just(math.nan), tokens)
     batch["replayed"] = sampled_column(st.sampled_from([0.0, 1.0]), len(batch["group"]))
     batch["value_deviations"] = sampled_column(st.floats(0, 2), len(batch["trajectory"]))
+    batch["turn_seconds"] = sampled_column(st.sampled_from([0.0, 0.5, 3.0]), len(batch["trajectory"]))
     batch["entropies"] = sampled_column(st.sampled_from([0.0, 0.1, 0.5, 1.9, math.nan]), tokens)
     return batch, {key: draw(option) for key, option in OPTIONS[name].items()}
 

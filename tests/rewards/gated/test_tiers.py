@@ -1,10 +1,16 @@
 """Tiered rewards: components that count only with success in a higher tier."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from support.rewards import episode, score, task, turn
+from support.small import SMALL
 from whetstone.algorithms.shaping.gated import gated_sum
+from whetstone.assembly import assemble
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
 from whetstone.rewards import provided_columns
 from whetstone.rewards.gated.milestones import Milestones, potential_differences
 from whetstone.trajectory import EndReason
@@ -68,6 +74,39 @@ def test_milestones_count_once_and_in_order():
     failed = episode(turn("", ("open", {"id": 1}, "tool_error")), "Rome")
     assert score("milestones", failed, problem).turns == (0, 0)
     assert "progress" in provided_columns(Milestones())
+
+
+ANY_ORDER = [{"state": "sorted"}, {"tool": "open"}, {"says": "ready"}]
+
+
+def test_milestones_in_any_order_count_when_they_are_reached():
+    steps = [turn("", ("read", {})), turn("", ("open", {}), back=["ready"]), "Rome"]
+    one = episode(*steps, final={"milestone_turns": {"sorted": 1}})
+    problem = task("?", answer="Rome", milestones=ANY_ORDER)
+    assert score("milestones", one, problem, in_order=False).turns == pytest.approx((1 / 3, 2 / 3, 0))
+    later = replace(one, final={"milestone_turns": {"sorted": 3}})
+    assert score("milestones", later, problem, in_order=False).turns == pytest.approx((0, 2 / 3, 1 / 3))
+    assert score("milestones", later, problem).turns == pytest.approx((0, 0, 1 / 3))
+    reset = score("milestones", later, problem, in_order=False, reset_at_end=True)
+    assert reset.turns == pytest.approx((0, 2 / 3, -2 / 3))
+    assert reset.parts["milestones"] == 1
+
+
+def test_task_without_milestones_pays_the_outcome_only():
+    """Held-out tasks of built-in sources have no milestones, so evaluations do not pay for progress."""
+    one = episode(turn("", ("open", {}), back=["ready"]), "?")
+    paid = score("milestones", one, task("?", answer="Rome", milestones=ANY_ORDER), weight=0, partial_credit=0.9,
+                 in_order=False)  # fmt: skip
+    assert paid.value == pytest.approx(0.6)
+    unpaid = score("milestones", one, task("?", answer="Rome"), partial_credit=0.9, weight=0)
+    assert (unpaid.value, sum(unpaid.turns)) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["support", "web_shop"])
+def test_recipe_without_milestones_is_refused_with_the_option(name):
+    overrides = [f"tasks={{source: {name}}}", f"environment={{name: {name}}}", "reward=milestones"]
+    with pytest.raises(RecipeError, match=r"has no private 'milestones'; .*set tasks.milestones: true"):
+        assemble(load_recipe("demo", [*SMALL, "ablations=null", *overrides])).check()
 
 
 def test_potential_differences_add_up_to_the_final_value():

@@ -315,3 +315,75 @@ def test_judge_that_prefers_the_first_position_has_no_score():
     assert [one.parts["order_disagreed"] for one in result] == [1, 1]
     assert asyncio.run(compare_texts(biased, "?", "t", "same", "same")).won == 0.5
     assert score("pairwise_judge", episode("a"), task("?"), judge=biased).value == 0.5
+
+
+class Verifier:
+    """Verifier that multiplies only with a calculator: without it, it gives every answer the same score."""
+
+    def __init__(self):
+        self.questions = []
+
+    def __call__(self, question):
+        self.questions.append(question)
+        tools = question.shape["properties"]["tool"]["enum"]
+        step = {"thought": "", "tool": "none", "input": "", "verdict": "correct", "score": 5}
+        observed = question.material.get("what your tools said")
+        if observed is None and "calculator" in tools:
+            step |= {"tool": "calculator", "input": question.material["question"]}
+        elif observed is not None:
+            right = observed.endswith(f"= {question.material['answer']}")
+            step |= {"verdict": "correct" if right else "incorrect", "score": 10 if right else 0}
+        return {name: step[name] for name in question.shape["required"]}
+
+
+def test_verifier_without_a_reference_gives_a_score_and_uses_its_tools():
+    verifier = Verifier()
+    judge = ScriptedJudge(answers=verifier)
+    results = [
+        score("rule_then_judge", episode(text), task("6*7"), judge=judge, reference=False) for text in ("42", "43")
+    ]
+    assert [(result.value, result.success) for result in results] == [(1.0, True), (0.0, False)]
+    assert "reference" not in verifier.questions[0].material
+
+
+def test_verifier_without_tools_is_asked_without_them():
+    verifier = Verifier()
+    judge = ScriptedJudge(answers=verifier)
+    results = [
+        score("rule_then_judge", episode(text), task("6*7"), judge=judge, reference=False, tools=[])
+        for text in ("42", "43")
+    ]
+    assert [result.value for result in results] == [0.5, 0.5]
+    assert "You may use" not in verifier.questions[0].ask
+    assert verifier.questions[0].shape["properties"]["tool"]["enum"] == ["none"]
+
+
+def test_without_a_reference_a_judge_is_required():
+    with pytest.raises(ValueError, match="reference: false requires a judge"):
+        score("rule_then_judge", episode("42"), task("6*7"), reference=False)
+
+
+@pytest.mark.parametrize(
+    ("argument", "result"),
+    [
+        ("(x+1)^2 == x**2 + 2*x + 1", "equal"),
+        ("x + 1 == x", "not shown to be equal"),
+        ("sin(x)**2 + cos(x)**2", "1"),
+        ("x +", "error: "),
+    ],
+)
+def test_algebra_tool_compares_and_simplifies(argument, result):
+    pytest.importorskip("math_verify")
+    steps = [
+        {"tool": "algebra", "input": argument, "verdict": "undecided"},
+        {"tool": "none", "input": "", "verdict": "correct"},
+    ]
+    questions = []
+
+    def answers(question):
+        questions.append(question)
+        return {"thought": "", **steps[len(questions) - 1]}
+
+    score("rule_then_judge", episode("b"), task("?", answer="a"), judge=ScriptedJudge(answers=answers),
+          tools=["algebra"], sandbox="unsafe")  # fmt: skip
+    assert f"algebra({argument}) = {result}" in questions[1].material["what your tools said"]

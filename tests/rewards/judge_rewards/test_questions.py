@@ -127,6 +127,24 @@ def test_item_is_met(change, expected):
 
 
 @pytest.mark.parametrize(
+    ("quote", "focus", "expected"),
+    [
+        ("it is paid  today", "", 1),  # white space does not matter
+        ("it was paid today", "", 0),
+        ("paid", "", 0),  # too short, and no whole line
+        ("ok 40", "", 1),  # a whole line
+        ("The refund is done", "", 1),  # the agent's own words
+        ("The refund is done", "the tool call", 0),
+    ],
+)
+def test_item_needs_a_quote_of_the_record(quote, focus, expected):
+    judge = agreeing_judge(focus_present=True, failure_example_applies=False, quote=quote)
+    problem = task("?", checklists=[[[{"id": "a", "question": "q", "weight": 1.0, "focus_on": focus}]]])
+    one = episode(turn("The refund is done", ("t", {}), back=["it is paid today\nok 40"]))
+    assert score("checklist", one, problem, judge=judge, quotes=True).parts["checklist"] == expected
+
+
+@pytest.mark.parametrize(
     ("relevant", "complete", "named", "most", "value", "parts"),
     [
         (True, True, "1", 3, 1.4, (1, 1, 1, 1)),

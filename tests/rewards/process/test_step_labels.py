@@ -40,3 +40,14 @@ def test_step_rewards_on_turns_next_to_an_outcome():
 def test_missing_label():
     with pytest.raises(ValueError, match="step 2 has no label"):
         score("step_labels", episode(turn("x", ("t", {})), "y"), task("?", step_labels=[1]))
+
+
+def test_scorer_scores_the_episode_up_to_each_step():
+    one = episode(turn("a", ("t", {})), turn("b", ("t", {})), "Rome")
+    result = score("step_labels", one, task("?", answer="Rome"), scorer="exact_match", together="max")
+    assert (result.value, result.parts["steps_mean"]) == (1.0, pytest.approx(1 / 3))
+
+
+def test_scorer_and_judge_exclude_each_other():
+    with pytest.raises(ValueError, match="scorer: cannot be combined with judge"):
+        score("step_labels", episode("Rome"), task("?"), scorer="exact_match", judge=ScriptedJudge(answers=dict))

@@ -17,7 +17,6 @@ import importlib
 import io
 import math
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import Any, Literal
 
 import numpy
@@ -26,7 +25,7 @@ from whetstone.environments.dependencies import check_requirements, require_pack
 from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.plugins import import_named_module
-from whetstone.tasks.generated import Generated
+from whetstone.tasks.generated import EnvironmentSeeds
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Task
 
@@ -185,7 +184,7 @@ def _success_criterion(
     return 1e-9 if threshold is None else threshold, threshold, steps
 
 
-class GymnasiumTasks(Generated):
+class GymnasiumTasks(EnvironmentSeeds):
     """Task source: seeds of one Gymnasium environment, one in ten of them held out.
 
     Args:
@@ -194,16 +193,10 @@ class GymnasiumTasks(Generated):
     """
 
     name = "gymnasium"
-    most = 1
 
     def __init__(self, *, id: str, seed: int = 0) -> None:
         check_requirements("gymnasium", _NEEDS)
-        super().__init__(seed=seed)
-        self.id = id
-
-    def make(self, draw: Random, level: int) -> Task:
-        """Generate a task with a random seed; see `Generated`."""
-        return Task("", "", {"id": self.id, "seed": draw.randrange(2**31)}, {"kind": self.id})
+        super().__init__(id=id, seed=seed)
 
 
 def make_environment(id: str, options: Mapping[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 from whetstone.environments.built_in.graded_workspace import WorkspaceVerdict
 from whetstone.environments.built_in.scripted_tasks import Scripted, script_call, script_text
 from whetstone.sandbox import Ending
+from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Task
 
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty", "knoll", "lotus")
@@ -24,20 +25,48 @@ _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron"
 class FolderCheck(WorkspaceVerdict):
     """Component without tools that compares the folder with the `expected` files.
 
-    List it after the tool whose folder it reads: `shell`, `python` or `files`.
+    List it after the tool whose folder it reads: `shell`, `python` or `files`. If the task has milestones with a name
+    (`state`) and `files`, the folder is compared with them after each turn, too.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reached: dict[str, int] = {}
+
+    def open(self, episode: Episode) -> None:
+        """Store the task and the session of the folder."""
+        super().open(episode)
+        self._reached = {}
+
+    async def observe_turn(self, number: int) -> None:
+        """Store the number of the action after which the folder first has the files of a milestone or a later one."""
+        milestones = [each for each in self.session_and_task[1].private.get("milestones", ()) if "files" in each]
+        for k, milestone in enumerate(milestones):
+            if milestone["state"] not in self._reached and await self._has_only(milestone["files"]):
+                for earlier in milestones[: k + 1]:
+                    self._reached.setdefault(earlier["state"], number)
 
     async def verdict(self) -> Mapping[str, Any]:
         """Return whether the folder has exactly the expected files.
 
         Other files, links or folders are failures. A line break at the end of a file is optional.
         """
-        session, task = self.session_and_task
-        expected: Mapping[str, str] = task.private["expected"]
+        private = self.session_and_task[1].private
+        right, strange = await self._compare(private["expected"])
+        done = right == len(private["expected"]) and strange == 0
+        counts = {"success": done, "score": float(done), "right_files": right, "strange_files": strange or 0}
+        return {**counts, "milestone_turns": self._reached} if "milestones" in private else counts
+
+    async def _has_only(self, files: Mapping[str, str]) -> bool:
+        return await self._compare(files) == (len(files), 0)
+
+    async def _compare(self, expected: Mapping[str, str]) -> tuple[int, int | None]:
+        """Return the number of right files and of other entries; None if the folder cannot be listed."""
+        session, _ = self.session_and_task
         listing = await session.call_file_tool("list_entries", path=".")
         entries = _read(listing.value) if listing.ending is Ending.OK else None
         if entries is None:
-            return {"success": False, "score": 0.0, "right_files": 0, "strange_files": 0}
+            return 0, None
         right = 0
         for path, text in expected.items():
             if entries.get(path) == "file":
@@ -47,9 +76,7 @@ class FolderCheck(WorkspaceVerdict):
         allowed = dict.fromkeys(expected, "file") | {
             str(folder): "folder" for path in expected for folder in PurePosixPath(path).parents[:-1]
         }
-        strange = [path for path, kind in entries.items() if allowed.get(path) != kind]
-        done = right == len(expected) and not strange
-        return {"success": done, "score": float(done), "right_files": right, "strange_files": len(strange)}
+        return right, sum(allowed.get(path) != kind for path, kind in entries.items())
 
 
 def _read(listing: str | None) -> dict[str, str] | None:
@@ -69,9 +96,14 @@ class ChoresTasks(Scripted):
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.
         levels: Difficulties, sampled uniformly; null: all levels.
+        milestones: Whether training tasks have milestones, for the reward `milestones`: the folder after each chore.
     """
 
     name = "chores"
+
+    def __init__(self, *, seed: int = 0, levels: list[int] | None = None, milestones: bool = False) -> None:
+        super().__init__(seed=seed, levels=levels)
+        self.milestones = milestones
 
     def make(self, draw: Random, level: int) -> Task:
         """Generate a random task of a level; see `Generated.make`."""
@@ -88,6 +120,7 @@ class ChoresTasks(Scripted):
         expected = dict(files)
         sentences: list[str] = []
         commands: list[str] = []
+        milestones: list[dict[str, Any]] = []
         while len(sentences) < (2 if level == 3 else 1):
             after = dict(expected)
             sentence, command = draw.choice(kinds)(draw, after)
@@ -96,11 +129,14 @@ class ChoresTasks(Scripted):
             expected = after
             sentences.append(sentence)
             commands.append(command)
-        private = {
+            milestones.append({"state": f"chore {len(commands)}", "files": expected})
+        private: dict[str, Any] = {
             "files": files,
             "expected": expected,
             "script": [*(script_call("shell", command=command) for command in commands), script_text("done")],
         }
+        if self.milestones:
+            private["milestones"] = milestones
         return Task(
             "", " Then ".join(sentences), private, {"kind": f"{len(sentences)} chore{'s' * (len(sentences) > 1)}"}
         )

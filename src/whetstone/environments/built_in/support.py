@@ -7,6 +7,12 @@ The user is a script. It states its number when asked, follows instructions in a
 change, reports the state of the phone, and is satisfied only when the connection works. A change of a setting that was
 not broken violates the policy, whatever the result. A repeated correct instruction changes nothing.
 
+Ambiguous requests
+    With `ambiguous_fraction`, a request states the number of the line and the text on the phone, except that an
+    ambiguous one lacks one of them, which a fault requires (`private["missing"]`). A message to the user that neither
+    instructs nor ends the conversation is a question, or several if it mentions several details; a question is relevant
+    if its answer is the missing detail. The verdict counts both, for the reward `relevant_questions`.
+
 Note:
     "do not turn the vpn off" is not an instruction to do so, nor is a question whether it is off.
 
@@ -20,6 +26,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+from whetstone.bounded_types import Share
 from whetstone.environments.built_in.scripted_tasks import Scripted, script_call, script_text
 from whetstone.environments.protocol import Reply
 from whetstone.errors import ToolError
@@ -58,6 +65,8 @@ _NO_ORDER = re.compile(
 _CLAUSE = re.compile(r"[.!;:\n]|(?<=\?)|,|\b(?:and|then|but|also|or)\b")
 _TRIES = re.compile(r"\b(?:try|test|check|works?|working|online|reload|refresh|restart|reboot)\b")
 _SHOWS = re.compile(r"\b(?:shows?|see|display|screen|settings?|status|icons?)\b")
+DETAILS = {"number": re.compile(r"\bnumber\b"), "phone": _SHOWS}
+"""Pattern of a question, by the detail that its answer states; the user answers the first one of a message."""
 ACCOUNT = {"suspended": "resume_line", "empty": "refill_data", "roaming": "allow_roaming"}
 """Tool that repairs a fault of the account."""
 _STATES = {"suspended": ("active", "suspended"), "empty": ("5 gb", "0 gb"), "roaming": ("allowed", "blocked")}
@@ -76,6 +85,20 @@ class _Line:
         self.collateral = 0
         self.looked_up = False
         self.content = False
+        self.missing: list[str] | None = private.get("missing")
+        self.questions = 0
+        self.relevant: set[str] = set()
+        """Missing details that the user was asked for and stated."""
+
+    def count_questions(self, details: list[str]) -> None:
+        """Count a message without instructions as a question per detail, at least one; the first one is answered."""
+        self.questions += max(1, len(details))
+        self.relevant |= set(details[:1]) & set(self.missing or ())
+
+    def describe_phone(self) -> str:
+        """Return the text on the phone."""
+        displays = [words for fault, words in PHONE.items() if fault in self.faults]
+        return ", ".join(displays) or "nothing special"
 
     def mend(self, fault: str) -> None:
         """Remove a fault; count the change of a setting that was not broken at the start."""
@@ -152,11 +175,13 @@ class SupportDesk:
         assert self._line is not None
         line = self._line
         works = not line.faults
+        counts = {"questions": line.questions, "relevant_questions": len(line.relevant)}
         return {
             "success": works and line.content and line.collateral == 0,
             "works": works,
             "user_content": line.content,
             "collateral": line.collateral,
+            **(counts if line.missing is not None else {}),
         }
 
     def _find_line(self, number: str) -> _Line:
@@ -207,11 +232,12 @@ class SupportUser:
             return Reply("It works now, thank you.", ended=True)
         if instructions:
             return Reply("Done, but it does not work yet.")
-        if re.search(r"\bnumber\b", lowered):
+        details = [detail for detail, question in DETAILS.items() if question.search(lowered)]
+        line.count_questions(details)
+        if "number" in details:
             return Reply(f"My number is {line.number}.")
-        if _SHOWS.search(lowered):
-            displays = [words for fault, words in PHONE.items() if fault in line.faults]
-            return Reply(f"It shows {', '.join(displays)}." if displays else "It shows nothing special.")
+        if "phone" in details:
+            return Reply(f"It shows {line.describe_phone()}.")
         return Reply("It still does not work." if tries else "I do not understand.")
 
     def close(self) -> None:
@@ -259,24 +285,63 @@ class SupportTasks(Scripted):
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.
         levels: Difficulties, sampled uniformly; null: all levels.
+        ambiguous_fraction: Fraction of requests that lack one detail, which the agent must ask for; the others state
+            all details. Null: no request states details.
+        milestones: Whether training tasks have milestones, for the reward `milestones`: the number is known, the
+            account looked up, each fault of the account repaired, the text on the phone known, the connection works.
     """
 
     name = "support"
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        levels: list[int] | None = None,
+        ambiguous_fraction: Share | None = None,
+        milestones: bool = False,
+    ) -> None:
+        super().__init__(seed=seed, levels=levels)
+        self.ambiguous_fraction, self.milestones = ambiguous_fraction, milestones
 
     def make(self, draw: Random, level: int) -> Task:
         """Generate a random task of a level; see `Generated.make`."""
         faults = draw.sample([*PHONE, *ACCOUNT], level)
         number = "".join(str(draw.randint(0, 9)) for _ in range(6))
-        script = [script_text("What is your number?"), script_call("find_account", number=number)]
-        script += [script_call(tool, number=number) for fault, tool in ACCOUNT.items() if fault in faults]
-        script.append(script_text("What does your phone show?"))
-        instructions = [script_text(words) for fault, words in TOLD.items() if fault in faults]
-        private = {
+        private: dict[str, Any] = {
             "number": number,
             "person": draw.choice(_NAMES),
             "faults": faults,
             "greeting": draw.choice(("My phone has no internet.", "I am offline.", "Nothing loads on my phone.")),
-            "script": [*script, *(instructions or [script_text("Please try again.")])],
         }
         sides = ("phone" if set(faults) & set(PHONE) else "", "account" if set(faults) & set(ACCOUNT) else "")
-        return Task("", "", private, {"kind": " and ".join(filter(None, sides))})
+        tags = {"kind": " and ".join(filter(None, sides))}
+        unstated = list(DETAILS)
+        if self.ambiguous_fraction is not None:
+            required = ["phone" if side == "phone" else "number" for side in sides if side]
+            unstated = [draw.choice(required)] if draw.random() < self.ambiguous_fraction else []
+            private = state_details({**private, "missing": unstated})
+            tags["request"] = "ambiguous" if unstated else "complete"
+        script = [script_text("What is your number?")] if "number" in unstated else []
+        script.append(script_call("find_account", number=number))
+        script += [script_call(tool, number=number) for fault, tool in ACCOUNT.items() if fault in faults]
+        script += [script_text("What does your phone show?")] if "phone" in unstated else []
+        instructions = [script_text(words) for fault, words in TOLD.items() if fault in faults]
+        private["script"] = [*script, *(instructions or [script_text("Please try again.")])]
+        if self.milestones:
+            called = ["find_account", *(tool for fault, tool in ACCOUNT.items() if fault in faults)]
+            private["milestones"] = [
+                *([{"says": "My number is"}] if "number" in unstated else []),
+                *({"tool": tool, "arguments": {"number": number}} for tool in called),
+                *([{"says": "It shows"}] if "phone" in unstated else []),
+                {"says": "It works now"},
+            ]
+        return Task("", "", private, tags)
+
+
+def state_details(private: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the private data of a task whose greeting states all details but the `missing` ones."""
+    line = _Line(Task("", "", private))
+    details = {"number": f"My number is {line.number}.", "phone": f"My phone shows {line.describe_phone()}."}
+    stated = [text for detail, text in details.items() if detail not in private["missing"]]
+    return {**private, "greeting": " ".join([private["greeting"], *stated])}

@@ -208,10 +208,16 @@ class WebShopTasks(GameTasks):
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.
         levels: Difficulties, sampled uniformly; null: all levels.
+        milestones: Whether training tasks have milestones, for the reward `milestones`: a fitting product is among the
+            results, its page is open, and each option is chosen there.
     """
 
     name = "web_shop"
     game = WebShop
+
+    def __init__(self, *, seed: int = 0, levels: list[int] | None = None, milestones: bool = False) -> None:
+        super().__init__(seed=seed, levels=levels)
+        self.milestones = milestones
 
     def make(self, draw: Random, level: int) -> Task:
         """Generate a random task of a level; see `Generated.make`."""
@@ -226,7 +232,30 @@ class WebShopTasks(GameTasks):
         wish = {"noun": product["noun"], "attributes": attributes, "options": options, "limit": limit}
         option_text = ", ".join(f"{kind} {value}" for kind, value in options.items())
         request = f"Buy {' '.join(attributes)} {product['noun']}, {option_text}, below ${limit}."
-        return Task("", "", {"wish": wish, "products": count, "asked": request}, {"kind": f"{count} products"})
+        private: dict[str, Any] = {"wish": wish, "products": count, "asked": request}
+        if self.milestones:
+            private["milestones"] = write_milestones(wish, count)
+        return Task("", "", private, {"kind": f"{count} products"})
+
+
+def write_milestones(wish: Mapping[str, Any], count: int) -> list[dict[str, str]]:
+    """Write the milestones of a request as patterns of pages: result, page of a product, each option chosen there.
+
+    Args:
+        wish: Request: noun, attributes, options and price limit.
+        count: Number of products of the shop.
+    """
+    fitting = [
+        product
+        for product in build_catalog(count)
+        if shop_reward(wish, product, wish["options"]) > 1 - 1e-9
+        and all(value in product["options"].get(kind, ()) for kind, value in wish["options"].items())
+    ]
+    ids = "|".join(product["id"] for product in fitting)
+    heads = (f"{p['title']} ${p['price']}\nabout: {' '.join(p['attributes'])}\n" for p in fitting)
+    page = f"\\A(?:{'|'.join(map(re.escape, heads))})"
+    chosen = [f"{page}(?s:.*)(?m:^){kind}: .* \\({value}\\)" for kind, value in wish["options"].items()]
+    return [{"says": pattern} for pattern in (f"(?m)^(?:{ids}) ", page, *chosen)]
 
 
 def shop_reward(wish: Mapping[str, Any], product: Product, chosen: Mapping[str, str]) -> float:

@@ -1,36 +1,24 @@
 """Environment of Harbor folders: a shell in the container of the task, and the tests of the task as verdict.
 
-Grading happens in a container that the agent never used: it has the files of the agent's container, not its processes.
-
-Note:
-    Tests may write no reward because of the agent's files, or because they are broken. If they write none in an
-    untouched container either, the fault is not the agent's, and the episode is invalid instead of a reward of 0.
+The tests run in a container that the agent never used: it has the files of the agent's container, not its processes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from whetstone.environments.harbor.task_folder import SOLUTION, TESTS, HarborFolder, read_folder, resolve_variables
+from whetstone.environments.container_grading import Grade, GradingRun, build_verdict
+from whetstone.environments.harbor.task_folder import SOLUTION, HarborFolder, read_folder, resolve_variables
 from whetstone.errors import InfrastructureError, SandboxError, TaskError
 from whetstone.sandbox import CONTAINER_LIMITS, ContainerOptions, ContainerPool, Ending, shared_containers
 from whetstone.sandbox.containers.container_session import ContainerSession
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.sandbox_tools import shown_outcome
 from whetstone.tools.schema import Tool, tool_from_function
-
-_LOGS = "/logs/verifier"
-_MAX_REWARD_BYTES = 1 << 16
-_PREPARE = (
-    f"rm -rf {_LOGS}; mkdir -p {_LOGS} /logs/agent /logs/artifacts; chmod 777 {_LOGS} /logs/agent /logs/artifacts; "
-    f"chmod +x {TESTS}/test.sh"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +47,7 @@ class HarborContainers:
             SandboxError: The runtime or the image is missing.
         """
         folder = self.folder
-        image = {"image": folder.image} if folder.image else {"build": str(folder.build_folder)}
+        image: dict[str, Any] = {"image": folder.image} if folder.image else {"build": str(folder.build_folder)}
         return shared_containers(
             ContainerOptions(
                 container=self.container, network=self.network, build_network=self.build_network, cpus=folder.cpus,
@@ -140,6 +128,14 @@ class HarborContainers:
         lines = outcome.output.strip().splitlines()
         return f"exit code {outcome.exit_code}: {lines[-1] if lines else ''}"[:300] if outcome.exit_code else ""
 
+    @property
+    def _grading_run(self) -> GradingRun:
+        folder = self.folder
+        variables = {**self.command_variables, **resolve_variables(folder.verifier_variables)}
+        return GradingRun(
+            tests=folder.path / "tests", seconds=folder.verifier_seconds, variables=variables, user=folder.verifier_user
+        )
+
     async def run_tests(self, session: ContainerSession | None) -> Grade:
         """Run the tests in a new container with the files of a session; without a session, in an untouched one.
 
@@ -153,92 +149,13 @@ class HarborContainers:
             if snapshot:
                 self.container_pool.discard_snapshot(snapshot)
         try:
-            return await self._run_tests_in(grader)
+            return await self._grading_run.run_in(grader)
         finally:
             grader.close()
-
-    async def _run_tests_in(self, grader: ContainerSession) -> Grade:
-        folder = self.folder
-        await grader.upload_folder(folder.path / "tests", TESTS)
-        await grader.shell(_PREPARE, user="0")
-        outcome = await grader.shell(
-            f"{TESTS}/test.sh > {_LOGS}/test-stdout.txt 2>&1",
-            wall_seconds=folder.verifier_seconds,
-            variables={**self.command_variables, **resolve_variables(folder.verifier_variables)},
-            user=folder.verifier_user,
-        )
-        log = (await grader.shell(f"tail -c 2000 {_LOGS}/test-stdout.txt")).output
-        if outcome.ending is not Ending.OK:
-            return Grade({}, f"the tests did not end: {outcome.error}", log)
-        for name, parse in (("reward.json", parse_reward_json), ("reward.txt", parse_reward_text)):
-            reward_file = await grader.read(f"{_LOGS}/{name}", max_bytes=_MAX_REWARD_BYTES)
-            if reward_file.ending is Ending.OK:
-                try:
-                    return Grade(parse((reward_file.data or b"").decode(errors="replace")), "", log)
-                except ValueError as error:
-                    return Grade({}, f"{name}: {error}", log)
-        last = (log.strip().splitlines() or ["no output"])[-1]
-        return Grade({}, f"the tests wrote no reward (last line: {last[:200]})", log)
-
-
-@dataclass(frozen=True, slots=True)
-class Grade:
-    """Result of the tests of a folder."""
-
-    rewards: Mapping[str, float]
-    """Rewards by name; empty if the tests wrote none."""
-    reason: str
-    """Why there is no reward."""
-    log: str
-    """End of the output of the tests."""
-
-    @property
-    def reward(self) -> float | None:
-        """Return the reward of the task: `reward`, or the only one; None if there is none.
-
-        Raises:
-            TaskError: There are several and none is named `reward`.
-        """
-        if not self.rewards:
-            return None
-        if "reward" in self.rewards:
-            return self.rewards["reward"]
-        if len(self.rewards) > 1:
-            raise TaskError(f"the tests wrote rewards {', '.join(sorted(self.rewards))}, and none is named reward")
-        return next(iter(self.rewards.values()))
-
-
-def parse_reward_text(text: str) -> dict[str, float]:
-    """Parse `reward.txt`: a finite number.
-
-    Raises:
-        ValueError: It is not one.
-    """
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text.strip()[:40]} is not finite")
-    return {"reward": value}
-
-
-def parse_reward_json(text: str) -> dict[str, float]:
-    """Parse `reward.json`: finite numbers by name.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    parsed = json.loads(text)
-    if not isinstance(parsed, dict) or not parsed:
-        raise ValueError("not a JSON object with rewards")
-    for name, value in parsed.items():
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{name} is not a finite number")
-    return {name: float(value) for name, value in parsed.items()}
 
 
 _SHELLS: dict[str, str] = {}
 """Program that reads commands, by image: `bash` if the image has it."""
-_UNTOUCHED: dict[Path, Grade] = {}
-"""Result of the tests in an untouched container, by folder."""
 
 
 class HarborShell:
@@ -301,17 +218,9 @@ class HarborShell:
             InfrastructureError: The tests write no reward, in an untouched container either.
         """
         assert self._containers is not None
-        grade = await self._containers.run_tests(self._session)
-        reward = grade.reward
-        if reward is None:
-            path = self._containers.folder.path
-            if path not in _UNTOUCHED:
-                _UNTOUCHED[path] = await self._containers.run_tests(None)
-            if not _UNTOUCHED[path].rewards:
-                raise InfrastructureError(f"{path}: {_UNTOUCHED[path].reason}, in an untouched container either")
-            return {"success": False, "score": 0.0, "no_reward": grade.reason}
-        names = {f"reward_{name}": value for name, value in grade.rewards.items() if name != "reward"}
-        return {"success": reward >= 1, "score": reward, **names}
+        containers = self._containers
+        path, grade = containers.folder.path, await containers.run_tests(self._session)
+        return await build_verdict(grade, str(path), path, lambda: containers.run_tests(None))
 
     async def close(self) -> None:
         """Remove the container."""

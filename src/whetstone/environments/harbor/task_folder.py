@@ -18,9 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from whetstone.errors import RecipeError, TaskError
 
-TESTS, SOLUTION = "/tests", "/solution"
+SOLUTION = "/solution"
 _CANARY = re.compile(r"canary[\s_-]*(?:guid|string)|benchmark data should never appear in training", re.IGNORECASE)
 _CANARY_LINE = re.compile(r"^(?:<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
 _FETCHES = re.compile(
@@ -153,16 +156,18 @@ def _folder(path: Path, config: Mapping[str, Any]) -> HarborFolder:
 def _problems(path: Path, config: Mapping[str, Any], *, text: str, image: str) -> Iterator[str]:
     """Yield reasons why a folder cannot be played."""
     environment, verifier = config.get("environment", {}), config.get("verifier", {})
-    if config.get("steps"):
-        yield "it has several steps, which are not supported"
+    if steps := config.get("steps"):
+        names = ", ".join(str(step.get("name")) for step in steps)
+        yield f"it has several steps ({names}), which are not supported"
     if not text.strip():
         yield "instruction.md is missing or empty"
     if not (path / "tests" / "test.sh").is_file():
         yield "it has no tests: tests/test.sh is missing"
     if not image and not (path / "environment" / "Dockerfile").is_file():
         yield "it has neither docker_image nor environment/Dockerfile"
-    if any((path / "environment" / f"docker-compose.{end}").is_file() for end in ("yaml", "yml")):
-        yield "it needs several containers (docker-compose), which are not supported"
+    for file in (path / "environment" / f"docker-compose.{end}" for end in ("yaml", "yml")):
+        if file.is_file():
+            yield f"it needs several containers (docker-compose{_describe_services(file)}), which are not supported"
     if str(environment.get("os", "linux")).lower() != "linux":
         yield f"it needs {environment['os']}"
     if environment.get("gpus") or environment.get("tpu"):
@@ -179,6 +184,15 @@ def _problems(path: Path, config: Mapping[str, Any], *, text: str, image: str) -
         for name, value in place.get("env", {}).items():
             if missing := [match[1] for match in _VARIABLE.finditer(str(value)) if _value(match) is None]:
                 yield f"it needs the environment variable {missing[0]} of this machine (for {name})"
+
+
+def _describe_services(file: Path) -> str:
+    """Return the services of a compose file, as `: db, main`; empty if they cannot be read."""
+    try:
+        services = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))["services"]
+        return f": {', '.join(sorted(map(str, services)))}" if services else ""
+    except (YAMLError, KeyError, TypeError, ValueError):
+        return ""
 
 
 def resolve_variables(templates: Mapping[str, str]) -> dict[str, str]:

@@ -99,12 +99,12 @@ class VerifiersHarness:
         """Return the next request of the harness; None if it has ended."""
         return await self._agent.next_request()
 
-    def verdict(self) -> Mapping[str, Any]:
+    async def verdict(self) -> Mapping[str, Any]:
         """Return the reward, and each reward and metric by its name.
 
         If the episode failed, the error instead.
         """
-        return self._agent.verdict()
+        return await self._agent.verdict()
 
     async def close(self) -> None:
         """End the task in the process; the process stays for the next task."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whetstone.learning.columns.declaration import column
+from whetstone.learning.columns.declaration import RunCapabilities, column
 from whetstone.learning.token_index import IndexedTrajectory
 from whetstone.trajectory import EndReason, Tokens
 
@@ -60,8 +60,24 @@ def first_attempt(batch: Columns) -> Iterable[float]:
         answered = False
         for turn in entry.trajectory.turns:
             yield float(not answered)
-            message = turn.message
-            answered |= not message.tool_calls and not message.malformed and not turn.aside
+            answered |= turn.is_answer
+
+
+def _untimed(run: RunCapabilities) -> str | None:
+    settings = run.recipe.reinforcement
+    return (
+        "they differ between runs, which reinforcement.deterministic forbids; set it to false"
+        if settings is not None and settings.deterministic
+        else None
+    )
+
+
+@column("turn", provided_by="a run without `reinforcement.deterministic`", requires=_untimed)
+def turn_seconds(batch: Columns) -> Iterable[float]:
+    """Seconds of the turn: generation without queueing, and the environment with its tools."""
+    for _, entry, t in batch.turns():
+        turn = entry.trajectory.turns[t]
+        yield max(0.0, turn.generation_seconds - turn.queue_seconds) + turn.environment_seconds
 
 
 @column("turn")

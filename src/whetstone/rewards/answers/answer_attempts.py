@@ -17,7 +17,7 @@ def answer_attempts(trajectory: Trajectory, task: Task) -> list[tuple[int, str, 
     return [
         (number, turn.message.text, _is_right(turn.message.text, str(task.private["answer"])))
         for number, turn in enumerate(trajectory.turns[:num_complete])
-        if not turn.message.tool_calls and not turn.message.malformed and not turn.aside
+        if turn.is_answer
     ]
 
 

@@ -11,7 +11,8 @@ async def satisfied_constraints(trajectory: Trajectory, task: Task, *, partial: 
     """Return 1 if the final answer satisfies all constraints of `task.private["constraints"]`; else 0.
 
     Args:
-        partial: Whether the reward is the fraction of satisfied constraints instead.
+        partial: Whether the reward is the fraction of satisfied constraints instead; 0 if a word that the text must
+            include is missing, because a text on anything satisfies some of the others.
 
     Raises:
         ValueError: If a constraint is invalid.
@@ -19,6 +20,9 @@ async def satisfied_constraints(trajectory: Trajectory, task: Task, *, partial: 
     Source: arXiv:2505.07591; the part `satisfied` is the fraction of constraints.
     """
     answer = final_answer(trajectory) or ""
-    satisfied = [check_constraint(each, answer) for each in task.private["constraints"]]
+    constraints = task.private["constraints"]
+    satisfied = [check_constraint(each, answer) for each in constraints]
+    is_about_task = all(right for each, right in zip(constraints, satisfied, strict=True) if each["kind"] == "include")
     fraction, success = sum(satisfied) / max(1, len(satisfied)), bool(satisfied) and all(satisfied)
-    return Score(fraction if partial else float(success), {"satisfied": fraction}, success=success)
+    value = fraction * is_about_task if partial else float(success)
+    return Score(value, {"satisfied": fraction}, success=success)

@@ -20,7 +20,7 @@ Source: Jain et al. 2024, LiveCodeBench, arXiv:2403.07974, for tests over standa
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -32,7 +32,8 @@ from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
 from whetstone.sandbox.guest_call import call_in_guest, read_literal, tuples_to_lists
 from whetstone.trajectory import Score, Task, Trajectory
 
-_LIMITS = Limits(output_characters=1 << 20)
+TESTS_LIMITS = Limits(output_characters=1 << 20)
+"""Limits of the sessions of tests and of tested code."""
 _MOST_CALLS = 2000
 _DRIVER = Path(__file__).with_name("tests_driver.py").read_text()
 
@@ -91,29 +92,47 @@ class UnitTests:
         code, private = extract_code(trajectory), task.private
         if code is None:
             return Score(0.0, {"correct": 0.0, "passed": 0.0}, success=False)
-        pool = shared_sandbox(self.sandbox)
-        program = "runs" in private
-        solution = pool.session(limits=_LIMITS, persistent=not program)
-        tests = pool.session(limits=_LIMITS) if "cases" not in private and not program else None
-        try:
-            graded = await self._graded(solution, tests, code, private)
-        finally:
-            solution.close()
-            if tests is not None:
-                tests.close()
+        graded = await self._graded(code, private)
         right = graded.passed == graded.of > 0
         passed = graded.passed / max(1, graded.of)
         return Score(
             passed if self.partial_credit else float(right), {"correct": float(right), "passed": passed}, success=right
         )
 
-    async def _graded(self, solution: Session, tests: Session | None, code: str, private: Any) -> UnitTestResult:
+    async def grade_code(self, code: str, private: Mapping[str, Any]) -> bool:
+        """Return whether code passes all tests of a task.
+
+        Args:
+            code: Source of the solution.
+            private: Tests, as in `Task.private`.
+
+        Raises:
+            InfrastructureError: If the sandbox fails.
+            ValueError: If the tests themselves cannot be run.
+        """
+        graded = await self._graded(code, private)
+        return graded.passed == graded.of > 0
+
+    async def _graded(self, code: str, private: Mapping[str, Any]) -> UnitTestResult:
+        pool, program = shared_sandbox(self.sandbox), "runs" in private
+        solution = pool.session(limits=TESTS_LIMITS, persistent=not program)
+        tests = pool.session(limits=TESTS_LIMITS) if "cases" not in private and not program else None
+        try:
+            return await self._graded_in(solution, tests, code, private)
+        finally:
+            solution.close()
+            if tests is not None:
+                tests.close()
+
+    async def _graded_in(
+        self, solution: Session, tests: Session | None, code: str, private: Mapping[str, Any]
+    ) -> UnitTestResult:
         if (runs := private.get("runs")) is not None:
             limits = {"seconds": self.seconds, "total_seconds": self.total_seconds}
             passed, reason = await count_passed_runs(solution, code, runs, **limits)
             return UnitTestResult(passed, len(runs), reason)
         entry, prelude = str(private["entry_point"]), str(private.get("prelude", ""))
-        source = f"{prelude}\n{code}" if prelude and f"def {entry}" in code else f"{prelude}{code}"
+        source = join_source(prelude, code, entry)
         loaded = await solution.python(f"{source}\nNone", wall_seconds=self.seconds)
         cases: Sequence[Any] | None = private.get("cases")
         of = len(cases) if cases is not None else 1
@@ -131,39 +150,67 @@ class UnitTests:
                 )
             return UnitTestResult(passed, of)
         assert tests is not None
-        return await self._asserted(solution, tests, entry, prelude, str(private["test"]))
+        limits = {"seconds": self.seconds, "total_seconds": self.total_seconds}
+        return await run_assertions(solution, tests, entry, prelude, str(private["test"]), **limits)
 
     @property
     def _late(self) -> str:
-        return f"all calls together took longer than {self.total_seconds:g} s"
+        return _describe_delay(self.total_seconds)
 
-    async def _asserted(
-        self, solution: Session, test_session: Session, entry: str, prelude: str, tests: str
-    ) -> UnitTestResult:
-        """Run assertion tests against the solution, call by call.
 
-        Raises:
-            ValueError: If the task's tests themselves cannot be run.
-        """
-        spent = 0.0
-        started = await test_session.python(f"{_DRIVER}\nprepare({prelude!r}, {tests!r})", wall_seconds=10.0)
-        if started.ending is not Ending.OK:
-            raise ValueError(f"the task's tests cannot be run: {started.error}")
-        for _ in range(_MOST_CALLS):
-            kind, text = _parse_attempt(await test_session.python(f"attempt({entry!r})", wall_seconds=10.0))
-            if kind == "passed":
-                return UnitTestResult(1, 1)
-            if kind == "failed":
-                return UnitTestResult(0, 1, text)
-            outcome = await call_in_guest(solution, entry, text, seconds=self.seconds)
-            spent += outcome.seconds
-            if outcome.kind == "unusable" or spent > self.total_seconds:
-                return UnitTestResult(0, 1, outcome.text if outcome.kind == "unusable" else self._late)
-            result = (outcome.kind, outcome.text, outcome.changed_arguments)
-            handed = await test_session.python(f"results.append({result!r})\nNone", wall_seconds=10.0)
-            if handed.ending is not Ending.OK:
-                return UnitTestResult(0, 1, f"its result cannot be passed to the tests: {handed.error}")
-        return UnitTestResult(0, 1, f"more than {_MOST_CALLS} calls")
+def join_source(prelude: str, code: str, entry: str) -> str:
+    """Return a program of a task's prelude and code, which defines the function `entry` or continues its prelude."""
+    return f"{prelude}\n{code}" if prelude and f"def {entry}" in code else f"{prelude}{code}"
+
+
+def _describe_delay(total_seconds: float) -> str:
+    return f"all calls together took longer than {total_seconds:g} s"
+
+
+async def run_assertions(
+    solution: Session,
+    test_session: Session,
+    entry: str,
+    prelude: str,
+    tests: str,
+    *,
+    seconds: float,
+    total_seconds: float,
+) -> UnitTestResult:
+    """Run assertion tests in one session against a solution that is loaded in another, call by call.
+
+    Args:
+        solution: Session in which `entry` is defined.
+        test_session: Session of the tests, without earlier tests.
+        entry: Name of the tested function.
+        prelude: Trusted code that is prepended to the tests.
+        tests: Python that asserts.
+        seconds: Timeout of a call, in seconds.
+        total_seconds: Timeout of all calls, in seconds.
+
+    Raises:
+        InfrastructureError: If the sandbox fails; the result is then unknown.
+        ValueError: If the tests cannot be compiled.
+    """
+    spent = 0.0
+    started = await test_session.python(f"{_DRIVER}\nprepare({prelude!r}, {tests!r})", wall_seconds=10.0)
+    if started.ending is not Ending.OK:
+        raise ValueError(f"the task's tests cannot be run: {started.error}")
+    for _ in range(_MOST_CALLS):
+        kind, text = _parse_attempt(await test_session.python(f"attempt({entry!r})", wall_seconds=10.0))
+        if kind == "passed":
+            return UnitTestResult(1, 1)
+        if kind == "failed":
+            return UnitTestResult(0, 1, text)
+        outcome = await call_in_guest(solution, entry, text, seconds=seconds)
+        spent += outcome.seconds
+        if outcome.kind == "unusable" or spent > total_seconds:
+            return UnitTestResult(0, 1, outcome.text if outcome.kind == "unusable" else _describe_delay(total_seconds))
+        result = (outcome.kind, outcome.text, outcome.changed_arguments)
+        handed = await test_session.python(f"results.append({result!r})\nNone", wall_seconds=10.0)
+        if handed.ending is not Ending.OK:
+            return UnitTestResult(0, 1, f"its result cannot be passed to the tests: {handed.error}")
+    return UnitTestResult(0, 1, f"more than {_MOST_CALLS} calls")
 
 
 def _parse_attempt(outcome: Outcome) -> tuple[str, str]:

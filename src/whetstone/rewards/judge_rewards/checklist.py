@@ -25,6 +25,13 @@ _SHAPE: Mapping[str, Any] = {
     "required": ["focus_present", "reason", "failure_example_applies", "met"],
     "additionalProperties": False,
 }
+_QUOTED_SHAPE: Mapping[str, Any] = {
+    **_SHAPE,
+    "properties": {"quote": {"type": "string", "maxLength": 500}, **_SHAPE["properties"]},
+    "required": ["quote", *_SHAPE["required"]],
+}
+_MIN_QUOTE = 8
+"""Minimum number of characters of a quote that is not a whole line of the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +64,18 @@ class Checklist:
     Args:
         judge: Judge that decides on each item after each step, until the item is met.
         patience: Discount η: an item met k steps after all its dependencies counts η^k.
+        quotes: Require a quote from the step for each met item. An item whose quote is not in the record of the step is
+            not met; for items about tool calls, the record is the calls and their results without the agent's text.
 
     Source: CM2 2026, arXiv:2602.12268, and its code (`checklist_reward`).
     """
 
     provides = frozenset({"process_rewards"})
 
-    def __init__(self, *, judge: Judge, patience: float = 1.0) -> None:
+    def __init__(self, *, judge: Judge, patience: float = 1.0, quotes: bool = False) -> None:
         if not 0 < patience <= 1:
             raise ValueError(f"patience must be in (0, 1], got {patience:g}")
-        self.judge, self.patience = judge, patience
+        self.judge, self.patience, self.quotes = judge, patience, quotes
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """Score a trajectory: each item's weight is a reward of the step that met the item; the outcome is 0.
@@ -129,12 +138,40 @@ class Checklist:
             f"{item.question}\nLook at: {item.focus or 'all of the step'}\n"
             f"It is met where: {item.passes or item.question}{failures}"
         )
-        answer = await self.judge.answer(Question(ask, {"task": task.prompt, "step": format_turn(turn)}, _SHAPE))
-        return bool(answer["met"] and answer["focus_present"] and not answer["failure_example_applies"])
+        if self.quotes:
+            ask += "\nIf it is met, quote the words of the step that show it, word for word."
+        shape = _QUOTED_SHAPE if self.quotes else _SHAPE
+        answer = await self.judge.answer(Question(ask, {"task": task.prompt, "step": format_turn(turn)}, shape))
+        is_met = answer["met"] and answer["focus_present"] and not answer["failure_example_applies"]
+        return bool(is_met and (not self.quotes or is_quoted(str(answer["quote"]), _format_record(item, turn))))
 
     async def close(self) -> None:
         """Close the judge and its connections."""
         await self.judge.close()
+
+
+def is_quoted(quote: str, record: str) -> bool:
+    """Return whether a record contains a quote, ignoring white space; a quote has 8 characters or is a whole line.
+
+    Args:
+        quote: Quoted text.
+        record: Text that must contain it.
+
+    >>> is_quoted("refund of  40 EUR", "tool: refund of 40 EUR is paid"), is_quoted("a", "a b c d e")
+    (True, False)
+    """
+    words = " ".join(quote.split())
+    lines = {" ".join(line.split()) for line in record.split("\n")}
+    is_long = len(words) >= _MIN_QUOTE and words in " ".join(record.split())
+    return bool(words) and (is_long or words in lines)
+
+
+def _format_record(item: Item, turn: Turn) -> str:
+    """Return the text of a step that an item's quote must be from."""
+    if "tool" not in item.focus:
+        return format_turn(turn)
+    calls = [f"{call.name} {call.arguments}" for call in turn.message.tool_calls]
+    return "\n".join([*calls, *(message.text for message in turn.observation if message.role == "tool")])
 
 
 def user_turn_indices(trajectory: Trajectory) -> list[int]:

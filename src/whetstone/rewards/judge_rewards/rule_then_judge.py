@@ -1,19 +1,24 @@
-"""Rule-then-judge reward: rules decide first, then a verifier model with a calculator and unit conversion.
+"""Rule-then-judge reward: rules decide first, then a verifier model with tools: calculator, units, algebra.
 
 The score components `by_rule` and `by_verifier` log the deciding method.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, Literal
 
-from whetstone.errors import InfrastructureError, ToolError
+from whetstone.errors import InfrastructureError, RecipeError, ToolError
+from whetstone.optional_dependencies import install_command
 from whetstone.rewards.answers.exact_match import same_answer
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.rewards.judge_rewards.judge_input import without_thoughts
 from whetstone.rewards.judges import Judge, Question
+from whetstone.sandbox import Ending, shared_sandbox
 from whetstone.tools.arithmetic_tools import calculator
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -31,41 +36,65 @@ _UNITS: Mapping[str, tuple[str, float]] = {
     }.items()
     for unit, size in units.items()
 }  # fmt: skip
-_NEXT: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        "thought": {"type": "string", "maxLength": 2000},
-        "tool": {"type": "string", "enum": ["calculator", "convert", "none"]},
-        "input": {"type": "string", "maxLength": 300},
-        "verdict": {"type": "string", "enum": ["correct", "incorrect", "undecided"]},
-    },
-    "required": ["thought", "tool", "input", "verdict"],
-    "additionalProperties": False,
+VerifierTool = Literal["calculator", "convert", "algebra"]
+_TOOLS: Mapping[VerifierTool, str] = {
+    "calculator": "`calculator` (an expression of numbers)",
+    "convert": "`convert` (such as `3 km to m`)",
+    "algebra": "`algebra` (a formula to simplify, or two such as `(x+1)**2 == x**2+2*x+1` to compare)",
 }
+_ALGEBRA = """
+import json, sympy
+def simplify(text):
+    sides = [sympy.sympify(side.replace("^", "**")) for side in text.split("==")]
+    if len(sides) == 1:
+        return str(sympy.simplify(sides[0]))
+    return "equal" if all(sympy.simplify(sides[0] - side) == 0 for side in sides[1:]) else "not shown to be equal"
+json.dumps(simplify(json.loads(%r)))
+"""
+_MAX_SCORE = 10
 
 
 class Verified:
     """Returns 1 if the final answer equals `task.private["answer"]`, by rules or by a verifier with tools, else 0.
 
     Rules compare texts, numbers to a relative tolerance, and quantities in units. They abstain if one of the two is not
-    a known quantity. Then the verifier decides; it may use a calculator and a unit converter for a few steps. Without a
-    verifier, answers that rules cannot decide are wrong, and counted as `undecided`.
+    a known quantity. Then the verifier decides; it may use its tools for a few steps. Without a verifier, answers that
+    rules cannot decide are wrong, and counted as `undecided`.
 
-    The verifier's tools compute with numbers and units but not with formulas; `symbolic` can compare formulas.
+    With `reference: false` the task needs no answer: the verifier judges the answer to the question, and the value is
+    its score from 0 to 10, divided by 10.
 
     Args:
         judge: Verifier model; null: only rules decide.
         tolerance: Relative tolerance of numbers.
         steps: Maximum number of tool calls of the verifier.
+        tools: Tools of the verifier: `calculator`, `convert` (units) and `algebra` (SymPy in the sandbox, needs
+            Math-Verify); an empty list: the verifier has no tools.
+        reference: Whether answers are compared with the task's answer.
+        sandbox: Sandbox of `algebra`, see the tool `python`.
 
-    Source: the order of CoSineVerifier 2026 (rules first, then a verifier with tools), without its computer algebra and
-    without its training; steps as in Themis, arXiv:2310.01045 (thought, call, observation, rationale, score).
+    Source: the order of CoSineVerifier 2026 (rules first, then a verifier with tools), without its training; steps and
+    scores without a reference as in Themis, arXiv:2310.01045 (thought, call, observation, rationale, score).
     """
 
-    def __init__(self, *, judge: Judge | None = None, tolerance: float = 1e-4, steps: int = 4) -> None:
+    def __init__(
+        self,
+        *,
+        judge: Judge | None = None,
+        tolerance: float = 1e-4,
+        steps: int = 4,
+        tools: Sequence[VerifierTool] = ("calculator", "convert"),
+        reference: bool = True,
+        sandbox: str = "auto",
+    ) -> None:
         if steps < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
+        if judge is None and not reference:
+            raise ValueError("reference: false requires a judge, since rules compare with the task's answer")
+        if "algebra" in tools and find_spec("math_verify") is None:
+            raise RecipeError(f"tools: algebra needs Math-Verify: {install_command('math')}")
         self.judge, self.tolerance, self.steps = judge, tolerance, steps
+        self.tools, self.reference, self.sandbox = tuple(tools), reference, sandbox
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """Compare the final answer of a trajectory with the task's answer.
@@ -73,36 +102,65 @@ class Verified:
         Raises:
             InfrastructureError: If the verifier returns no valid answer, or does not decide.
         """
-        answer, wanted = final_answer(trajectory), str(task.private["answer"])
+        answer = final_answer(trajectory)
         if answer is None:
             return _score(False, by_rule=True)
         answer = without_thoughts(answer)
+        if not self.reference:
+            assert self.judge is not None
+            step = await self._ask_verifier(self.judge, {"question": task.prompt, "answer": answer})
+            score = _score(step["verdict"] == "correct", by_verifier=True)
+            return replace(score, value=int(step["score"]) / _MAX_SCORE)
+        wanted = str(task.private["answer"])
         ruled = same_quantity(answer, wanted, tolerance=self.tolerance)
         if ruled is not None:
             return _score(ruled, by_rule=True)
         if self.judge is None:
             return _score(False, undecided=True)
-        return _score(await self._ask_verifier(self.judge, task, answer, wanted), by_verifier=True)
+        step = await self._ask_verifier(self.judge, {"question": task.prompt, "answer": answer, "reference": wanted})
+        return _score(step["verdict"] == "correct", by_verifier=True)
 
-    async def _ask_verifier(self, judge: Judge, task: Task, answer: str, wanted: str) -> bool:
+    async def _ask_verifier(self, judge: Judge, context: Mapping[str, str]) -> Mapping[str, Any]:
+        """Return the last step of the verifier, which has its verdict and, without a reference, its score."""
         observed: list[str] = []
+        use = " or ".join(_TOOLS[tool] for tool in self.tools)
+        ask = "Is the answer the same as the reference?" if self.reference else "Is the answer to the question right?"
+        ask += f" {f'You may use {use} first; give' if use else 'Give'} tool none and a verdict when you know."
         for _ in range(self.steps + 1):
-            material = {"question": task.prompt, "answer": answer, "reference": wanted}
-            if observed:
-                material["what your tools said"] = "\n".join(observed)
-            ask = (
-                "Is the answer the same as the reference? You may use `calculator` (an expression of numbers) or "
-                "`convert` (such as `3 km to m`) first; give tool none and a verdict when you know."
-            )
-            step = await judge.answer(Question(ask, material, _NEXT))
+            material = {**context, "what your tools said": "\n".join(observed)} if observed else context
+            step = await judge.answer(Question(ask, material, self._shape()))
             if step["tool"] == "none":
                 if step["verdict"] == "undecided":
                     break
-                return bool(step["verdict"] == "correct")
-            observed.append(
-                f"{step['tool']}({step['input']}) = {run_verifier_tool(str(step['tool']), str(step['input']))}"
-            )
+                return step
+            tool, argument = str(step["tool"]), str(step["input"])
+            result = await self._compute(argument) if tool == "algebra" else run_verifier_tool(tool, argument)
+            observed.append(f"{tool}({argument}) = {result}")
         raise InfrastructureError(f"the verifier did not decide within {self.steps} tool calls; increase steps")
+
+    def _shape(self) -> Mapping[str, Any]:
+        properties: dict[str, Any] = {
+            "thought": {"type": "string", "maxLength": 2000},
+            "tool": {"type": "string", "enum": [*self.tools, "none"]},
+            "input": {"type": "string", "maxLength": 300},
+            "verdict": {"type": "string", "enum": ["correct", "incorrect", "undecided"]},
+        }
+        if not self.reference:
+            properties["score"] = {"type": "integer", "minimum": 0, "maximum": _MAX_SCORE}
+        return {
+            "type": "object", "properties": properties, "required": [*properties], "additionalProperties": False,
+        }  # fmt: skip
+
+    async def _compute(self, argument: str) -> str:
+        """Simplify or compare formulas with SymPy in the sandbox; return the result or an error as text."""
+        session = shared_sandbox(self.sandbox, preload=("math_verify",)).session()
+        try:
+            outcome = await session.python(_ALGEBRA % json.dumps(argument), wall_seconds=10.0)
+        finally:
+            session.close()
+        if outcome.ending is Ending.OK and outcome.value is not None:
+            return str(json.loads(outcome.value[1:-1]))
+        return f"error: {(outcome.error or str(outcome.ending)).strip().splitlines()[-1][:200]}"
 
     async def close(self) -> None:
         """Close the verifier, if there is one."""

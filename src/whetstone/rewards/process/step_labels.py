@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
+from whetstone.errors import InfrastructureError
 from whetstone.rewards.judge_rewards.judge_input import format_episode, format_turn
 from whetstone.rewards.judges import Judge, Question
-from whetstone.rewards.protocol import Reward
+from whetstone.rewards.protocol import Reward, close_reward
 from whetstone.trajectory import Score, Task, Trajectory
 
 Together = Literal["product", "mean", "min", "max"]
@@ -20,14 +22,16 @@ Together = Literal["product", "mean", "min", "max"]
 
 
 class StepLabels:
-    """Scores each step from 0 to 1, by labels or a judge, and aggregates the step scores.
+    """Scores each step by labels, a judge or a learned scorer, and aggregates the step scores.
 
     Labels are `task.private["step_labels"]`, one per turn; missing ones are judged. The judge decides whether each step
-    (its text, calls and arguments) is right, given the preceding steps. The step scores are rewards of their turns if
-    `outcome` is set.
+    (its text, calls and arguments) is right, given the preceding steps. A `scorer`, such as `reward_model`, scores the
+    episode up to each step instead: a learned process reward model for `best_of` and `tree_search`. The step scores are
+    rewards of their turns if `outcome` is set.
 
     Args:
-        judge: Judge that decides on each step without a label; null: labels are required.
+        judge: Judge that decides on each step without a label; null: labels or a scorer are required.
+        scorer: Reward whose value of the episode up to a step is the step's score, instead of a judge.
         together: Aggregation of an episode's step scores.
         outcome: Reward of the outcome; null: the aggregate is the value, for choosing the best of several.
         weight: Weight of the step scores relative to the outcome.
@@ -41,11 +45,15 @@ class StepLabels:
         self,
         *,
         judge: Judge | None = None,
+        scorer: Reward | None = None,
         together: Together = "mean",
         outcome: Reward | None = None,
         weight: float = 1.0,
     ) -> None:
-        self.judge, self.together, self.outcome, self.weight = judge, together, outcome, weight
+        if judge is not None and scorer is not None:
+            raise ValueError("scorer: cannot be combined with judge; remove one")
+        self.judge, self.scorer = judge, scorer
+        self.together, self.outcome, self.weight = together, outcome, weight
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """Score a trajectory and each of its steps.
@@ -70,6 +78,12 @@ class StepLabels:
         return Score(score.value, {**score.parts, **parts}, turns, score.success, score.signals)
 
     async def _judged(self, number: int, trajectory: Trajectory, task: Task) -> float:
+        if self.scorer is not None:
+            reached = replace(trajectory, turns=trajectory.turns[: number + 1], score=None)
+            score = await self.scorer(reached, task)
+            if score.invalid:
+                raise InfrastructureError(f"step {number + 1} has no score: {score.invalid}")
+            return score.value
         if self.judge is None:
             raise ValueError(
                 f"step {number + 1} has no label, and there is no judge; set reward.judge or add the label"
@@ -85,9 +99,10 @@ class StepLabels:
         return float(bool((await self.judge.answer(Question(ask, material)))["met"]))
 
     async def close(self) -> None:
-        """Close the judge, if there is one."""
+        """Close the judge or the scorer, if there is one."""
         if self.judge is not None:
             await self.judge.close()
+        await close_reward(self.scorer)
 
 
 def aggregate_steps(steps: Sequence[float], how: Together) -> float:

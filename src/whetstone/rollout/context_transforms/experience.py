@@ -1,4 +1,4 @@
-"""Context transform that retrieves similar past experience for every observation.
+"""Context transform that retrieves similar past experience for every observation, or once per episode.
 
     golden: successful actions, by observation → the action;  warning: failed ones
     at each turn the two most similar golden entries and one warning follow the observation
@@ -9,6 +9,7 @@ Note:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -76,11 +77,21 @@ def routine_successor(counts: Mapping[str, int], *, share: float = 0.7) -> str |
     return best if counts[best] / sum(counts.values()) >= share else None
 
 
+def get_cluster(text: str) -> str:
+    """Return the cluster of an observation: its text without case and white space, with `#` for each number.
+
+    >>> get_cluster("Room 12:  a door, 3 keys") == get_cluster("room 7: a door, 41 keys")
+    True
+    """
+    return " ".join(re.sub(r"[-+]?\d+(?:\.\d+)?", "#", text.lower()).split())[:500]
+
+
 class Experience(IdentityTransform):
     """Appends the most similar past actions to every observation (SLEA-RL; XSkill; SIT-Graph's recall).
 
     The entries are read and not trained. None is shown before `warm_up` updates, or while the library has fewer than
-    `min_entries` entries.
+    `min_entries` entries. To improve an agent without weight updates, train with a learning rate close to 0: the
+    library grows, and the weights stay.
 
     Sources: SLEA-RL 2026, arXiv:2603.18079 (zones, levels, when); XSkill 2026 (two stores, distilled from siblings);
     SIT-Graph 2025 (routine steps need no recall: `routine_fraction`).
@@ -94,6 +105,9 @@ class Experience(IdentityTransform):
         characters: Maximum number of characters shown per turn.
         routine_fraction: Nothing is shown if one tool follows the last one in at least this fraction of the cases; 1:
             always shown.
+        lookup: `step`: entries follow every observation; `episode`: only the first messages.
+        clusters: Show only entries whose observation is equal up to numbers (`get_cluster`), instead of similar ones.
+        next_tool: Also show the tool that most often followed the last one in the same cluster of observations.
     """
 
     at_evaluation = True
@@ -108,6 +122,9 @@ class Experience(IdentityTransform):
         min_entries: int = 10,
         characters: int = 800,
         routine_fraction: float = 1.0,
+        lookup: Literal["step", "episode"] = "step",
+        clusters: bool = False,
+        next_tool: bool = False,
     ) -> None:
         if golden < 0 or warning < 0 or golden + warning == 0:
             raise OptionError("golden", f"golden + warning must be at least 1, got {golden} and {warning}")
@@ -117,13 +134,33 @@ class Experience(IdentityTransform):
         self.zones: dict[Zone, list[ExperienceEntry]] = {"golden": [], "warning": []}
         self.edges: dict[str, dict[str, int]] = {}
         """Tool → tools called after it → number of times, in successful episodes."""
+        self.lookup, self.clusters, self.next_tool = lookup, clusters, next_tool
+        self.edge_states: dict[str, dict[str, int]] = {}
+        """Tool and cluster of its result → tools called after it → number of times, in successful episodes."""
         self.steps = 0
 
+    def opening(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
+        """Append the entries that are most similar to the first messages, with `lookup: episode`."""
+        return self._append(messages, state) if self.lookup == "episode" else messages
+
     def observation(self, messages: tuple[Message, ...], state: EpisodeState, /) -> tuple[Message, ...]:
-        """Append the entries that are most similar to the observation."""
+        """Append the entries that are most similar to the observation, with `lookup: step`."""
+        return self._append(messages, state) if self.lookup == "step" else messages
+
+    def predict_next_tool(self, tool: str, observation: str) -> str | None:
+        """Return the tool that most often followed a tool with this kind of result; None if none is known.
+
+        Args:
+            tool: Last tool.
+            observation: Text of its result.
+        """
+        follows = self.edge_states.get(_edge_state(tool, observation), {})
+        return max(follows, key=lambda name: follows[name]) if follows else None
+
+    def _append(self, messages: tuple[Message, ...], state: EpisodeState) -> tuple[Message, ...]:
         if self.steps < self.warm_up or sum(map(len, self.zones.values())) < self.min_entries or not messages:
             return messages
-        calls = state.turns[-1].message.tool_calls
+        calls = state.turns[-1].message.tool_calls if state.turns else ()
         follows = self.edges.get(calls[-1].name, {}) if calls else {}
         if self.routine_fraction < 1 and routine_successor(follows, share=self.routine_fraction) is not None:
             return messages
@@ -133,6 +170,8 @@ class Experience(IdentityTransform):
             for zone in self.zones
             for entry in self._most_similar(zone, seen)
         ]
+        if self.next_tool and calls and (following := self.predict_next_tool(calls[-1].name, seen)) is not None:
+            lines.insert(0, f"usually next: {following}")
         return append_to_last(messages, "\n".join(lines)[: self.characters])
 
     def observe(self, outcome: StepOutcome, /) -> None:
@@ -149,19 +188,23 @@ class Experience(IdentityTransform):
                         entry = ExperienceEntry(before[:500], done, trajectory.score.value)
                         self.zones[zone] = insert_entry(self.zones[zone], entry, self.capacity)
                         if last and trajectory.solved:
-                            follows = self.edges.setdefault(last, {})
-                            follows[call.name] = follows.get(call.name, 0) + 1
+                            for key, edges in ((last, self.edges), (_edge_state(last, before), self.edge_states)):
+                                follows = edges.setdefault(key, {})
+                                follows[call.name] = follows.get(call.name, 0) + 1
                         last = call.name
                     before = turn.observation[-1].text if turn.observation else before
 
     def _most_similar(self, zone: Zone, seen: str) -> list[ExperienceEntry]:
+        if self.clusters:
+            own = [entry for entry in self.zones[zone] if get_cluster(entry.seen) == get_cluster(seen)]
+            return sorted(own, key=lambda entry: -entry.score)[: self.shown[zone]]
         ranked = sorted(self.zones[zone], key=lambda entry: -SequenceMatcher(None, entry.seen, seen[:500]).ratio())
         return ranked[: self.shown[zone]]
 
     def state(self) -> dict[str, Any]:
         """Return the library for a checkpoint."""
         zones = {name: [[e.seen, e.done, e.score] for e in entries] for name, entries in self.zones.items()}
-        return {"zones": zones, "edges": self.edges, "steps": self.steps}
+        return {"zones": zones, "edges": self.edges, "edge_states": self.edge_states, "steps": self.steps}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
         """Restore the library of a checkpoint."""
@@ -170,8 +213,13 @@ class Experience(IdentityTransform):
             "warning": [ExperienceEntry(*row) for row in state["zones"]["warning"]],
         }
         self.edges = {name: dict(counts) for name, counts in state["edges"].items()}
+        self.edge_states = {name: dict(counts) for name, counts in state.get("edge_states", {}).items()}
         self.steps = state["steps"]
 
     def metrics(self) -> dict[str, float]:
         """Return the number of stored entries of each zone, `golden` and `warning`."""
         return {name: float(len(entries)) for name, entries in self.zones.items()}
+
+
+def _edge_state(tool: str, observation: str) -> str:
+    return f"{tool}\n{get_cluster(observation)}"

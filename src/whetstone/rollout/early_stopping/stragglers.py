@@ -1,8 +1,8 @@
 """Early stopping of stragglers: a few very long, hopeless episodes take most of the time.
 
 Note:
-    A stopped episode is a failure in the group's statistics. Slow successes are lost with it, so the fraction of
-    stopped episodes should be monitored (`flag/stragglers`).
+    A stopped episode is a failure in the group's statistics. Slow successes are lost with it: monitor the fraction of
+    stopped episodes (`flag/stragglers`), and measure the loss with `rollout.early_stopping_control_fraction`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from whetstone.rollout.strategies.doubt_injection import DoubtInjection as Doubt
 from whetstone.rollout.strategies.prover import Prover as Prover
 from whetstone.rollout.strategies.revised_trajectories import RevisedTrajectories as RevisedTrajectories
 from whetstone.rollout.strategies.self_play import SelfPlay as SelfPlay
+from whetstone.rollout.strategies.sibling_turns import SiblingTurns as SiblingTurns
 from whetstone.rollout.strategies.tree_search import TreeSearch as TreeSearch
 
 STRATEGIES = {
@@ -30,7 +31,13 @@ STRATEGIES = {
     "prover": Prover,
     "revised_trajectories": RevisedTrajectories,
     "self_play": SelfPlay,
+    "sibling_turns": SiblingTurns,
 }
 
-SEARCHES = {"best_of": BestOf, "majority_vote": MajorityVote, "tree_search": TreeSearch}
+SEARCHES = {
+    "best_of": BestOf,
+    "majority_vote": MajorityVote,
+    "sibling_turns": SiblingTurns,
+    "tree_search": TreeSearch,
+}
 """Strategies for evaluations: they sample a task several times and select one answer."""

@@ -95,4 +95,4 @@ async def verifier_scores(verifier: Reward, tried: Sequence[Trajectory], task: T
 
 
 NOT_CHOSEN = "not_chosen"
-"""Mark of a trajectory that best-of-n or majority voting did not select."""
+"""Mark of a trajectory that best-of-n, majority voting or `sibling_turns` did not select."""

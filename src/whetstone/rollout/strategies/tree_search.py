@@ -1,4 +1,4 @@
-"""Tree search over turns for evaluations: best-first, A* or Monte-Carlo, with a verifier and a budget.
+"""Tree search over turns for evaluations: best-first, A*, Monte-Carlo or depth-first, with a verifier and a budget.
 
     first turns → (select an open path → continue it `width` times by a turn → value each) until the budget is
     used up → the best finished path is the answer
@@ -37,7 +37,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSearch:
-    """Searches over turns by best-first search, A* or Monte-Carlo tree search, guided by a verifier; for evaluations.
+    """Searches over turns: best-first, A*, Monte-Carlo or depth-first, valued by a verifier; for evaluations.
 
     Sources: Koh et al. 2024, arXiv:2407.01476 (best-first over an agent's actions); Zhuang et al. 2023 (ToolChain*),
     arXiv:2310.13227 (A*); Zhou et al. 2023 (LATS), arXiv:2310.04406 (Monte-Carlo).
@@ -45,11 +45,13 @@ class TreeSearch:
 
     verifier: Any
     """Reward that values a path, named as in a recipe; it must support unfinished episodes."""
-    method: Literal["best_first", "a_star", "mcts"] = "best_first"
+    method: Literal["best_first", "a_star", "mcts", "depth_first"] = "best_first"
     """Selection of the path to continue: `best_first`, the highest value; `a_star`, the highest value less `turn_cost`
-    per turn; `mcts`, by upper confidence bounds."""
+    per turn; `mcts`, by upper confidence bounds; `depth_first`, the longest path, without the verifier."""
     expansions: int = 8
-    """Number of paths that are continued, each `width` times."""
+    """Maximum number of paths that are continued, each `width` times."""
+    min_value: float | None = None
+    """Value of a finished path that ends the search; None: the search uses all expansions."""
     width: int = 3
     """Number of continuations of a path."""
     turn_cost: NotNegative = 0.1
@@ -77,7 +79,7 @@ class TreeSearch:
         await self._grown(root, list(first), task)
         taken = self.width
         for _ in range(self.expansions):
-            node = self._next(root, roller)
+            node = None if self._is_solved(root, roller) else self._next(root, roller)
             if node is None:
                 break
             depth = len(node.path.turns)
@@ -119,8 +121,15 @@ class TreeSearch:
         candidates = [node for node in _below(root) if not node.expanded and _open(node, roller)]
         if not candidates:
             return None
+        if self.method == "depth_first":
+            return max(candidates, key=lambda node: len(node.path.turns))  # the first of equal ones
         cost = self.turn_cost if self.method == "a_star" else 0.0
         return max(candidates, key=lambda node: node.value - cost * len(node.path.turns))
+
+    def _is_solved(self, root: _Node, roller: Roller) -> bool:
+        """Return whether a finished path has the value that ends the search."""
+        finished = (node for node in _below(root) if not _open(node, roller))
+        return self.min_value is not None and any(node.value >= self.min_value for node in finished)
 
     def _by_visits(self, root: _Node, roller: Roller) -> _Node | None:
         """Return the open path that the largest upper confidence bounds lead to, from the root down."""

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from whetstone.errors import SandboxError
 from whetstone.plugins import OptionError, validate_options
+from whetstone.sandbox.containers.egress_proxy import parse_host
+from whetstone.sandbox.containers.loopback_ports import can_listen_in_containers
 from whetstone.sandbox.limits import Limits
 
 CONTAINER_LIMITS = Limits(
@@ -32,12 +34,15 @@ class ContainerOptions:
     """Folder with a `Containerfile` or `Dockerfile`. The image is built once for each content of the folder."""
     rootfs: str = ""
     """Folder or tar archive with a root file system, imported as an image once for each path and modification time."""
-    network: Literal["none", "open"] = "none"
-    """Network of the container: only its own loopback, or that of the runtime, without a list of permitted hosts."""
+    network: Literal["none", "open"] | tuple[str, ...] = "none"
+    """Network of the container: only its own loopback (`none`); that of the runtime (`open`); or a list of hosts
+    (`host` or `host:port`) that programs reach through an HTTP proxy, and nothing else."""
     build_network: Literal["none", "open"] = "none"
     """Network of `RUN` instructions while the image is built."""
     cpus: float = 1.0
     """Maximum number of processors that the container uses."""
+    warm_containers: int = 0
+    """Maximum number of containers that are started in advance for later episodes. Each serves one episode."""
 
     def __post_init__(self) -> None:
         sources = [name for name in ("image", "build", "rootfs") if getattr(self, name)]
@@ -46,6 +51,20 @@ class ContainerOptions:
             raise SandboxError(f"sandbox.container: set one of image, build and rootfs; got {keys}")
         if not self.cpus > 0:
             raise SandboxError(f"sandbox.cpus: must be above 0, got {self.cpus:g}")
+        for host in self.allowed_hosts:
+            try:
+                parse_host(host)
+            except ValueError as error:
+                raise SandboxError(f"sandbox.network: {error}") from None
+        if self.allowed_hosts and not can_listen_in_containers():
+            raise SandboxError("sandbox.network: a list of hosts requires nsenter; apt-get install util-linux")
+        if self.warm_containers < 0:
+            raise SandboxError(f"sandbox.warm_containers: must be 0 or more, got {self.warm_containers}")
+
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]:
+        """Return the listed hosts; empty if `network` is no list."""
+        return () if isinstance(self.network, str) else self.network
 
 
 def parse_container_options(values: Mapping[str, Any]) -> ContainerOptions:

@@ -17,12 +17,17 @@ from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS, Con
 from whetstone.sandbox.containers.container_runtime import (
     FIRST_USER,
     OWNER,
+    CommandResult,
+    ContainerPlace,
     ContainerRuntime,
     process_owner,
     remove_leftover_containers,
     start_guard,
 )
 from whetstone.sandbox.containers.container_session import INIT, ContainerSession
+from whetstone.sandbox.containers.egress_proxy import PORT, EgressProxy, proxy_variables
+from whetstone.sandbox.containers.seccomp_profile import seccomp_arguments
+from whetstone.sandbox.containers.warm_pool import WarmPool
 from whetstone.sandbox.limits import Limits
 
 _START_SECONDS = 120.0
@@ -58,6 +63,8 @@ class ContainerPool:
         self._image_lock = threading.Lock()
         self._image = ""
         self._removing: list[subprocess.Popen[bytes]] = []
+        self._removing_lock = threading.Lock()
+        self._warm_pool = WarmPool(self._start_new, self.discard, size=options.warm_containers)
 
     def session(
         self,
@@ -68,7 +75,7 @@ class ContainerPool:
         shell: str = "sh",
         workdir: str = "",
     ) -> ContainerSession:
-        """Create a session for the running event loop; its first call starts the container.
+        """Create a session for the running event loop; its first call takes a container.
 
         Args:
             persistent: Whether the container lasts for the session; otherwise each call has a new one.
@@ -78,6 +85,7 @@ class ContainerPool:
             workdir: Folder in which commands start; that of the image by default.
         """
         bounds = limits or self.limits
+        self._warm_pool.fill_pool(bounds)
         session = ContainerSession(
             self.runtime,
             self,
@@ -87,6 +95,8 @@ class ContainerPool:
             shell=shell,
             workdir=workdir,
         )
+        if self.options.allowed_hosts:
+            session.ports[PORT] = EgressProxy(self.options.allowed_hosts).serve_socket
         self.sessions.add(session)
         return session
 
@@ -103,28 +113,54 @@ class ContainerPool:
 
     def close(self) -> None:
         """Remove all containers of the pool."""
+        self._warm_pool.close()
         for session in list(self.sessions):
             session.close()
-        for removing in self._removing:
+        with self._removing_lock:
+            started, self._removing = self._removing, []
+        for removing in started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 removing.wait(timeout=_START_SECONDS)
-        self._removing.clear()
 
-    async def start(self, limits: Limits, snapshot: str) -> str:
+    async def start(self, limits: Limits, snapshot: str) -> ContainerPlace:
         """See `ContainerFactory`."""
+        if snapshot:
+            return await self._warm_pool.start(lambda: self._start_copy(limits, snapshot))
+        return await self._warm_pool.take(limits)
+
+    def _start_new(self, limits: Limits) -> ContainerPlace:
+        return self._run_container(limits, self._image_name())
+
+    def _run_container(self, limits: Limits, image: str) -> ContainerPlace:
+        """Start a container and give files that podman created, such as its working directory, to its root.
+
+        With a mapping of users they belong to root of this machine, and the container could not write to them.
+        """
         _prepare_machine(self.options.container)
-        if not snapshot or not self.runtime.user_arguments():
-            return await self._create(limits, snapshot or await self._image_name(), "run", "-d")
-        name = await self._create(limits, await self._image_name(), "create")
+        name = self._create(limits, image, "run", "-d")
         try:
-            await self._copy_files(await self._upper(snapshot), await self._upper(name))
-            started = await self.runtime.call("start", name, seconds=_START_SECONDS)
-            if started.code != 0:
-                raise InfrastructureError(f"{self.options.container} start: {started.error_line}")
+            place = self.runtime.inspect_container(name)
+            if self.runtime.user_arguments() and place.upper:
+                _change_owner(place.upper, place.merged)
         except BaseException:
             self.discard(name)
             raise
-        return name
+        return place
+
+    def _start_copy(self, limits: Limits, snapshot: str) -> ContainerPlace:
+        """Start a container with the files of a snapshot."""
+        if not self.runtime.user_arguments():
+            return self._run_container(limits, snapshot)
+        name = self._create(limits, self._image_name(), "create")
+        try:
+            self._copy_files(self.runtime.inspect_container(snapshot).upper, name)
+            started = self._command("start", name)
+            if started.code != 0:
+                raise InfrastructureError(f"{self.options.container} start: {started.error_line}")
+            return self.runtime.inspect_container(name)
+        except BaseException:
+            self.discard(name)
+            raise
 
     async def save(self, session: ContainerSession) -> str:
         """See `ContainerFactory`.
@@ -138,15 +174,19 @@ class ContainerPool:
             if saved.code != 0:
                 raise InfrastructureError(f"{self.options.container} commit: {saved.error_line}")
             return saved.output.decode().strip()
-        name = await self._create(session.limits, await self._image_name(), "create")
-        await self.runtime.call("pause", session.name)
+        return await asyncio.to_thread(self._save_files, session.name, session.limits, session.upper_folder)
+
+    def _save_files(self, source: str, limits: Limits, upper: str) -> str:
+        """Copy the files of a running container to a container that is never started, and return its name."""
+        name = self._create(limits, self._image_name(), "create")
+        self._command("pause", source)
         try:
-            await self._copy_files(session.upper_folder, await self._upper(name))
+            self._copy_files(upper, name)
         except BaseException:
             self.discard(name)
             raise
         finally:
-            await self.runtime.call("unpause", session.name)
+            self._command("unpause", source)
         return name
 
     def discard(self, name: str) -> None:
@@ -157,55 +197,42 @@ class ContainerPool:
         """Remove a snapshot without waiting for it."""
         self._remove_later("rm" if self.runtime.user_arguments() else "rmi", "-f", snapshot)
 
-    async def _image_name(self) -> str:
+    def _image_name(self) -> str:
         try:
-            return await asyncio.to_thread(self.prepare_image)
+            return self.prepare_image()
         except SandboxError as error:
             raise InfrastructureError(str(error)) from error
 
-    async def _create(self, limits: Limits, image: str, *verb: str) -> str:
+    def _command(self, *arguments: str) -> CommandResult:
+        try:
+            return self.runtime.run(*arguments, seconds=_START_SECONDS)
+        except SandboxError as error:
+            raise InfrastructureError(str(error)) from None
+
+    def _create(self, limits: Limits, image: str, *verb: str) -> str:
         """Create a container, and start it if the verb is `run`.
 
         Raises:
             InfrastructureError: The runtime refuses it.
         """
         name = f"whetstone-{os.getpid()}-{next(_numbers)}"
-        arguments = self._arguments(name, limits, image)
-        created = await self.runtime.call(*verb, *arguments, seconds=_START_SECONDS)
+        created = self._command(*verb, *self._arguments(name, limits, image))
         if created.code == 0:
-            if verb[0] == "run":
-                await self._own_files(name)
             return name
-        await self.runtime.call("rm", "-f", name)
+        self.discard(name)
         raise InfrastructureError(f"{self.options.container} {verb[0]}: {image}: {created.error_line[-600:]}")
 
-    async def _own_files(self, name: str) -> None:
-        """Give files that podman created in a new container, such as its working directory, to root of the container.
-
-        With a mapping of users they belong to root of this machine, and the container could not write to them.
-        """
-        if not self.runtime.user_arguments():
-            return
-        folders = "{{.GraphDriver.Data.UpperDir}} {{.GraphDriver.Data.MergedDir}}"
-        inspected = await self.runtime.call("container", "inspect", "--format", folders, name)
-        places = inspected.output.decode().split()
-        if len(places) == 2:
-            await asyncio.to_thread(_change_owner, *places)
-
-    async def _upper(self, name: str) -> str:
-        inspected = await self.runtime.call("container", "inspect", "--format", "{{.GraphDriver.Data.UpperDir}}", name)
-        return inspected.output.decode().strip()
-
-    async def _copy_files(self, source: str, target: str) -> None:
-        """Copy the changed files of one container to another that does not run, with owners, modes and deletions.
+    def _copy_files(self, source: str, name: str) -> None:
+        """Copy changed files to a container that does not run, with owners, modes and deletions.
 
         Raises:
             InfrastructureError: They cannot be copied.
         """
+        target = self.runtime.inspect_container(name).upper
         if not (source and target):
             raise InfrastructureError(f"{self.options.container}: a snapshot requires the storage driver overlay")
         words = ["cp", "-a", "--", f"{source}/.", target]
-        copied = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, check=False)
+        copied = subprocess.run(words, capture_output=True, text=True, check=False)
         if copied.returncode != 0:
             raise InfrastructureError(f"snapshot: {(copied.stderr.strip().splitlines() or ['cp failed'])[-1]}")
 
@@ -213,21 +240,29 @@ class ContainerPool:
         """Return the arguments that start a container."""
         files, size = limits.open_files, limits.file_mb << 20
         arguments = ["--name", name, "--label", f"{OWNER}={process_owner()}"]
-        arguments += ["--network", "none" if self.options.network == "none" else "bridge", "--hostname", "sandbox"]
+        arguments += ["--network", "bridge" if self.options.network == "open" else "none", "--hostname", "sandbox"]
+        if self.options.allowed_hosts:
+            arguments += [
+                word
+                for item in proxy_variables(self.options.allowed_hosts).items()
+                for word in ("--env", "=".join(item))
+            ]
         arguments += ["--cpus", f"{self.options.cpus:g}", "--pids-limit", str(limits.kernel_limits.processes)]
         arguments += ["--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m"]
         arguments += ["--ulimit", f"nofile={files}:{files}", "--ulimit", f"fsize={size}:{size}"]
         arguments += [*self.runtime.isolation_arguments(), *self.runtime.user_arguments()]
         arguments += ["--cap-drop", "ALL", *(word for each in _CAPABILITIES for word in ("--cap-add", each))]
-        arguments += ["--security-opt", "no-new-privileges", "--log-driver", "none", "--stop-timeout", "0"]
+        arguments += [*seccomp_arguments(self.options.container), "--security-opt", "no-new-privileges"]
+        arguments += ["--log-driver", "none", "--stop-timeout", "0"]
         arguments += ["--pull=never", *(["--http-proxy=false"] if self.options.container == "podman" else [])]
         return [*arguments, "--entrypoint", "sh", image, "-c", INIT]
 
     def _remove_later(self, *arguments: str) -> None:
-        self._removing = [each for each in self._removing if each.poll() is None]
         words = self.runtime.build_command(*arguments)
         quiet = subprocess.DEVNULL
-        self._removing.append(subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet))
+        with self._removing_lock:  # threads that start containers call this too
+            self._removing = [each for each in self._removing if each.poll() is None]
+            self._removing.append(subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet))
 
 
 def _change_owner(upper: str, merged: str) -> None:
@@ -249,12 +284,12 @@ def _prepare_machine(program: str) -> None:
 
 
 @functools.cache
-def shared_containers(options: ContainerOptions) -> ContainerPool:
-    """Return the pool of an image; it is closed when the process ends.
+def shared_containers(options: ContainerOptions, *, max_running: int | None = None) -> ContainerPool:
+    """Return the pool of an image; it is closed when the process ends. See `ContainerPool` for `max_running`.
 
     Raises:
         SandboxError: The runtime or the image is missing.
     """
-    pool = ContainerPool(options)
+    pool = ContainerPool(options, max_running=max_running)
     atexit.register(pool.close)
     return pool

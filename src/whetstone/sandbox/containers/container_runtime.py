@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whetstone.errors import SandboxError
+from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.sandbox.containers.container_options import ContainerOptions
 
 try:
@@ -70,6 +70,21 @@ class CommandResult:
         return lines[-1].removeprefix("Error: ").strip() if lines else f"exit code {self.code}"
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerPlace:
+    """Place of a running container on this machine."""
+
+    name: str
+    process: int
+    """Process id of its first process; 0 if unknown."""
+    upper: str
+    """Folder with the files that it changed; "" if this process cannot read it."""
+    merged: str
+    """Folder at which its file system is mounted; "" if unknown."""
+    workdir: str
+    """Working directory of its image."""
+
+
 class ContainerRuntime:
     """The command of podman or docker.
 
@@ -115,8 +130,32 @@ class ContainerRuntime:
         return CommandResult(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
 
     async def call(self, *arguments: str, data: bytes = b"", seconds: float = _PROBE_SECONDS) -> CommandResult:
-        """Run a command without blocking the event loop; see `run`."""
-        return await asyncio.to_thread(self.run, *arguments, data=data, seconds=seconds)
+        """Run a command of an episode without blocking the event loop; see `run`.
+
+        Raises:
+            InfrastructureError: It does not end in time.
+        """
+        try:
+            return await asyncio.to_thread(self.run, *arguments, data=data, seconds=seconds)
+        except SandboxError as error:
+            raise InfrastructureError(str(error)) from None
+
+    def inspect_container(self, name: str) -> ContainerPlace:
+        """Return the place of a container.
+
+        Raises:
+            InfrastructureError: The runtime does not know it.
+        """
+        inspected = self.run("container", "inspect", name)
+        if inspected.code != 0:
+            raise InfrastructureError(f"{self.program} inspect: {inspected.error_line}")
+        facts: dict[str, Any] = json.loads(inspected.output)[0]
+        data = (facts.get("GraphDriver") or {}).get("Data") or {}
+        upper = data.get("UpperDir") or ""
+        if not os.access(upper, os.R_OK | os.X_OK):
+            upper = ""
+        process, workdir = int(facts["State"].get("Pid") or 0), facts["Config"].get("WorkingDir") or "/"
+        return ContainerPlace(name, process, upper, data.get("MergedDir") or "", workdir)
 
     def isolation_arguments(self) -> list[str]:
         """Return arguments of `run` and `build` that are equal for all containers: processes and users."""
@@ -362,14 +401,17 @@ def remove_leftover_containers(runtime: ContainerRuntime) -> int:
 def start_guard(program: str) -> subprocess.Popen[bytes]:
     """Start a process that removes all containers of this process when this process ends, however it ends.
 
-    It waits for the end of its standard input, which this process holds open.
+    It waits for the end of its standard input, which this process holds open. After a kill, commands of the runtime may
+    still be starting a container; the guard therefore removes containers several times.
     """
     label = shlex.quote(f"label={OWNER}={process_owner()}")
     script = (
-        f"read line; ids=$({program} ps -aq --filter {label}); "
+        "if read line; then pauses=0; else pauses='0 1 2 4 8 15'; fi; "
+        "for pause in $pauses; do sleep $pause; "
+        f"ids=$({program} ps -aq --filter {label}); "
         f'if [ -n "$ids" ]; then {program} rm -f $ids; fi; '
         f"ids=$({program} images -aq --filter {label}); "
-        f'if [ -n "$ids" ]; then {program} rmi -f $ids; fi'
+        f'if [ -n "$ids" ]; then {program} rmi -f $ids; fi; done'
     )
     guard = subprocess.Popen(
         ["sh", "-c", script],
@@ -383,6 +425,7 @@ def end_guard(guard: subprocess.Popen[bytes]) -> None:
     """Have the guard remove all containers of this process, and wait for it."""
     assert guard.stdin is not None
     with contextlib.suppress(OSError):
+        guard.stdin.write(b"end\n")
         guard.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
         guard.wait(timeout=_PROBE_SECONDS)

@@ -12,22 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
-import os
 import secrets
 import signal
-import tarfile
+import socket
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files as package_files
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Protocol
 
 from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.sandbox.captured_output import CapturedOutput
-from whetstone.sandbox.containers.container_runtime import ContainerRuntime
+from whetstone.sandbox.containers.container_archives import copy_archive, find_last_line, pack_files, read_archive
+from whetstone.sandbox.containers.container_runtime import ContainerPlace, ContainerRuntime
+from whetstone.sandbox.containers.loopback_ports import listen_in_container
 from whetstone.sandbox.isolation import exceeds_limits
 from whetstone.sandbox.limits import Limits
 from whetstone.sandbox.protocol import CodeTools, Ending, Outcome
@@ -56,18 +57,6 @@ eval "$(cat)" </dev/null
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerPlace:
-    """Place of a running container on this machine."""
-
-    process: int
-    """Process id of its first process; 0 if unknown."""
-    upper: str
-    """Folder with the files that it changed; "" if this process cannot read it."""
-    workdir: str
-    """Working directory of its image."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Ended:
     """End of a command in a container."""
 
@@ -85,8 +74,8 @@ class _Ended:
 class ContainerFactory(Protocol):
     """Starts, copies and removes containers of one image."""
 
-    async def start(self, limits: Limits, snapshot: str) -> str:
-        """Start a container, with the files of a snapshot unless it is "", and return its name.
+    async def start(self, limits: Limits, snapshot: str) -> ContainerPlace:
+        """Return a container that no code has used, with the files of a snapshot unless it is "".
 
         Raises:
             InfrastructureError: It does not start.
@@ -102,7 +91,19 @@ class ContainerFactory(Protocol):
         ...
 
 
-class ContainerSession:
+class SessionWithoutPython:
+    """Session in which variables of Python do not last: a container, or an environment of a provider."""
+
+    async def python(self, code: str, *, wall_seconds: float | None = None, tools: CodeTools | None = None) -> Outcome:
+        """Refuse the call.
+
+        Raises:
+            SandboxError: Always.
+        """
+        raise SandboxError("python: not in a container; use shell with `python3 FILE`")
+
+
+class ContainerSession(SessionWithoutPython):
     """Calls of one episode in a container, one at a time. It has the methods of `Session` except `python`.
 
     Args:
@@ -129,13 +130,16 @@ class ContainerSession:
         self.limits, self.persistent, self.shell_program = limits, persistent, shell
         self.files: dict[str, bytes] = {}
         """Contents by path, written when a container starts."""
+        self.ports: dict[int, Callable[[socket.socket], Awaitable[asyncio.Server]]] = {}
+        """Functions that serve a listening socket, by port on the loopback interface of the container."""
+        self._servers: list[asyncio.Server] = []
         self._runtime, self._factory, self._semaphore = runtime, factory, place
         self._workdir = workdir
         self._lock = asyncio.Lock()
         self._name = ""
         self._folder = ""
         self._snapshot = ""
-        self._place = ContainerPlace(0, "", "/")
+        self._place = ContainerPlace("", 0, "", "", "/")
         self._out_of_memory = 0
         self._has_run_code = False
 
@@ -143,6 +147,11 @@ class ContainerSession:
     def name(self) -> str:
         """Return the name of the running container; "" if there is none."""
         return self._name
+
+    @property
+    def working_folder(self) -> str:
+        """Return the folder in which commands start; that of the image is known once the session has started."""
+        return self._place.workdir
 
     @property
     def upper_folder(self) -> str:
@@ -184,36 +193,11 @@ class ContainerSession:
 
         return await self._call(script, command.encode(), seconds, token=token, options=options)
 
-    async def python(self, code: str, *, wall_seconds: float | None = None, tools: CodeTools | None = None) -> Outcome:
-        """Refuse the call: variables of Python do not last in a container.
-
-        Raises:
-            SandboxError: Always.
-        """
-        raise SandboxError("python: not in a container; use shell with `python3 FILE`")
-
     async def call_file_tool(self, function: str, **arguments: str | int) -> Outcome:
         """Call a function of `guest/files.py` with the container's Python and return its result."""
-        source = package_files("whetstone.sandbox.guest").joinpath("files.py").read_text("utf-8")
-        request = json.dumps({"function": function, "arguments": arguments}).encode()
-        run = (
-            f"{source}\nimport sys\nwanted = json.load(sys.stdin)\n"
-            "try:\n    reply = {'value': globals()[wanted['function']](**wanted['arguments'])}\n"
-            "except (FolderError, OSError, UnicodeError) as error:\n    reply = {'error': str(error)}\n"
-            "print(json.dumps(reply))\n"
-        )
-        outcome = await self._run_program(["python3", "-I", "-c", run], request)
-        if outcome.ending is not Ending.OK:
-            return outcome
-        if outcome.exit_code == 127:
-            return Outcome(Ending.ERROR, error="the container has no python3, which this tool requires")
-        with contextlib.suppress(ValueError, AttributeError):
-            reply = json.loads(outcome.output)
-            if isinstance(value := reply.get("value"), str):
-                return replace(outcome, output="", value=truncate_middle(value, self.limits.output_characters)[0])
-            if isinstance(error := reply.get("error"), str):
-                return Outcome(Ending.ERROR, error=error, seconds=outcome.seconds)
-        return Outcome(Ending.ERROR, error=f"no reply: {outcome.output[-500:]}", seconds=outcome.seconds)
+        program, request = file_tool_program(function, arguments)
+        outcome = await self._run_program(["python3", "-I", "-c", program], request)
+        return read_file_tool_reply(outcome, self.limits.output_characters)
 
     async def read(self, path: str, *, max_bytes: int = 8 << 20) -> Outcome:
         """Read a file; the bytes are in `data`."""
@@ -253,6 +237,40 @@ class ContainerSession:
             if copied.code != 0:
                 raise InfrastructureError(f"{self._runtime.program} cp: {folder} to {target}: {copied.error_line}")
 
+    async def download_folder(self, folder: str) -> dict[str, bytes]:
+        """Return the contents of the regular files of a folder, by relative path.
+
+        Files of more than 1 MiB are left out; at most 256 MiB are read.
+        """
+        async with self._lock:
+            await self._prepare()
+            return await asyncio.to_thread(
+                read_archive, self._runtime.build_command("cp", f"{self._name}:{folder}/.", "-")
+            )
+
+    async def copy_folder(self, folder: str, target: ContainerSession) -> None:
+        """Copy the contents of a folder into the same folder of another container, which replaces any there.
+
+        Links, modes and deletions are kept; devices and pipes are not. A missing folder is empty. The container
+        is paused during the copy.
+
+        Raises:
+            FolderTooLargeError: The files are larger than the limit of the other container.
+            InfrastructureError: The runtime cannot copy it.
+        """
+        with tempfile.TemporaryDirectory() as empty:
+            await target.upload_folder(Path(empty), folder)
+        if not self._name:  # its code exceeded a limit of the container
+            return
+        words = [self._runtime.build_command("cp", f"{self._name}:{folder}/.", "-")]
+        words += [self._runtime.build_command("cp", "-", f"{target.name}:{folder}")]
+        most = target.limits.kernel_limits.folder
+        await self._runtime.call("pause", self._name)
+        try:
+            await asyncio.to_thread(copy_archive, *words, max_bytes=most)
+        finally:
+            await self._runtime.call("unpause", self._name)
+
     async def snapshot(self) -> str:
         """Return the name of a copy of all files of the container, for `restore`; processes are not part of it.
 
@@ -281,6 +299,7 @@ class ContainerSession:
 
     def _end(self) -> None:
         name, self._name = self._name, ""
+        self._close_ports()
         if name:
             self._factory.discard(name)
 
@@ -440,11 +459,11 @@ class ContainerSession:
             InfrastructureError: No code has run in the container, or no other container starts.
         """
         if not self._has_run_code:
-            raise InfrastructureError(f"{self._runtime.program} exec: {_last_line(ended.errors)}")
+            raise InfrastructureError(f"{self._runtime.program} exec: {find_last_line(ended.errors)}")
         state = await self._runtime.call("container", "inspect", "--format", "{{.State.Running}}", self._name)
         if state.output.strip() == b"true":
             remains = await self._end_processes()
-            reason = _last_line(ended.errors)
+            reason = find_last_line(ended.errors)
             text = f"the container could start no command ({reason}); all its processes were ended; {remains}"
             return Outcome(Ending.CRASHED, error=text, restarted=True)
         self._end()
@@ -459,7 +478,8 @@ class ContainerSession:
         started = await self._runtime.call("start", self._name)
         if started.code == 0:
             with contextlib.suppress(InfrastructureError):
-                self._place = await self._inspect()
+                self._set_place(await asyncio.to_thread(self._runtime.inspect_container, self._name))
+                await self._open_ports()  # the container has a new loopback interface
                 self._out_of_memory = self._count_kills()
                 return "its files are kept"
         self._end()
@@ -490,15 +510,15 @@ class ContainerSession:
         """
         if self._name:
             return
-        self._name = await self._factory.start(self.limits, self._snapshot)
-        self._has_run_code = False
+        self._set_place(await self._factory.start(self.limits, self._snapshot))
+        self._name, self._has_run_code = self._place.name, False
         try:
-            self._place = await self._inspect()
             self._folder = self._place.workdir
+            await self._open_ports()
             self._out_of_memory = self._count_kills()
             if self.files and not self._snapshot:
                 copied = await self._runtime.call(
-                    "cp", "-", f"{self._name}:{self._place.workdir}", data=_pack_files(self.files)
+                    "cp", "-", f"{self._name}:{self._place.workdir}", data=pack_files(self.files)
                 )
                 if copied.code != 0:
                     raise InfrastructureError(f"{self._runtime.program} cp: {copied.error_line}")
@@ -506,16 +526,52 @@ class ContainerSession:
             self._end()
             raise
 
-    async def _inspect(self) -> ContainerPlace:
-        inspected = await self._runtime.call("container", "inspect", self._name)
-        if inspected.code != 0:
-            raise InfrastructureError(f"{self._runtime.program} inspect: {inspected.error_line}")
-        facts: dict[str, Any] = json.loads(inspected.output)[0]
-        upper = ((facts.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir") or ""
-        if not os.access(upper, os.R_OK | os.X_OK):
-            upper = ""
-        workdir = self._workdir or facts["Config"].get("WorkingDir") or "/"
-        return ContainerPlace(int(facts["State"].get("Pid") or 0), upper, workdir)
+    async def _open_ports(self) -> None:
+        """Serve the ports of the container.
+
+        Raises:
+            InfrastructureError: One cannot be opened.
+        """
+        self._close_ports()
+        for port, serve in self.ports.items():
+            listening = await asyncio.to_thread(listen_in_container, self._place.process, port)
+            self._servers.append(await serve(listening))
+
+    def _close_ports(self) -> None:
+        for server in self._servers:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                server.close()
+        self._servers.clear()
+
+    def _set_place(self, place: ContainerPlace) -> None:
+        self._place = replace(place, workdir=self._workdir or place.workdir)
+
+
+def file_tool_program(function: str, arguments: Mapping[str, str | int]) -> tuple[str, bytes]:
+    """Return a Python program that calls a function of `guest/files.py`, and its standard input."""
+    source = package_files("whetstone.sandbox.guest").joinpath("files.py").read_text("utf-8")
+    program = (
+        f"{source}\nimport sys\nwanted = json.load(sys.stdin)\n"
+        "try:\n    reply = {'value': globals()[wanted['function']](**wanted['arguments'])}\n"
+        "except (FolderError, OSError, UnicodeError) as error:\n    reply = {'error': str(error)}\n"
+        "print(json.dumps(reply))\n"
+    )
+    return program, json.dumps({"function": function, "arguments": arguments}).encode()
+
+
+def read_file_tool_reply(outcome: Outcome, max_characters: int) -> Outcome:
+    """Return the outcome of a call whose output is that of `file_tool_program`."""
+    if outcome.ending is not Ending.OK:
+        return outcome
+    if outcome.exit_code == 127:
+        return Outcome(Ending.ERROR, error="the container has no python3, which this tool requires")
+    with contextlib.suppress(ValueError, AttributeError):
+        reply = json.loads(outcome.output)
+        if isinstance(value := reply.get("value"), str):
+            return replace(outcome, output="", value=truncate_middle(value, max_characters)[0])
+        if isinstance(error := reply.get("error"), str):
+            return Outcome(Ending.ERROR, error=error, seconds=outcome.seconds)
+    return Outcome(Ending.ERROR, error=f"no reply: {outcome.output[-500:]}", seconds=outcome.seconds)
 
 
 async def _wait_for_end(process: asyncio.subprocess.Process) -> int:
@@ -554,24 +610,3 @@ async def _read_tail(process: asyncio.subprocess.Process, buffer: bytearray) -> 
 def _read_counter(path: Path) -> int:
     words = dict(line.split() for line in path.read_text().splitlines())
     return int(words.get("oom_kill", 0))
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "no reason given"
-
-
-def _pack_files(contents: dict[str, bytes]) -> bytes:
-    """Return a tar archive with files and their folders."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        folders = {str(above) for path in contents for above in PurePosixPath(path).parents} - {".", "/"}
-        for folder in sorted(folders):
-            entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(entry)
-        for path, data in contents.items():
-            entry = tarfile.TarInfo(path)
-            entry.size, entry.mode = len(data), 0o644
-            archive.addfile(entry, io.BytesIO(data))
-    return packed.getvalue()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from whetstone.chat.api.request_fields import receive_body
 from whetstone.chat.api.requests import RefusedError
@@ -13,6 +13,9 @@ from whetstone.serving.tinker.protobuf_format import decode_training_request
 from whetstone.serving.tinker.tinker_service import TinkerService
 
 _PROTOBUF = "application/x-protobuf"
+_ORDERED = ("forward_backward", "optim_step", "save_weights", "load_weights", "save_weights_for_sampler")
+"""Calls whose requests run in the order of their `seq_id`."""
+_T = TypeVar("_T")
 
 
 def tinker_routes(server: Server, service: TinkerService) -> list[Any]:
@@ -26,7 +29,7 @@ def tinker_routes(server: Server, service: TinkerService) -> list[Any]:
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 
-    calls: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    calls: dict[str, Callable[[Mapping[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]]] = {
         "client/config": service.check_version,
         "client/dynamic_config": lambda body: {},
         "create_session": service.create_session,
@@ -43,29 +46,38 @@ def tinker_routes(server: Server, service: TinkerService) -> list[Any]:
         "asample": service.sample_tokens,
     }
 
-    async def read_bytes(request: Request) -> bytes:
+    async def read_body(request: Request, decode: Callable[[bytes], _T]) -> _T:
         server.authenticate_request(request)
         length = request.headers.get("content-length", "")
         limits: dict[str, Any] = {"max_bytes": server.max_bytes, "seconds": server.body_seconds}
-        return await receive_body(request.stream(), length=length, **limits)
+        try:
+            return decode(await receive_body(request.stream(), length=length, **limits))
+        except RefusedError:  # too large, too slow or unreadable
+            if request.url.path.rpartition("/")[2] in _ORDERED:
+                await service.skip_lost_request()
+            raise
 
     async def read_json(request: Request) -> dict[str, Any]:
-        try:
-            body = json.loads(await read_bytes(request) or b"{}")
-        except ValueError:
-            body = None
-        if not isinstance(body, dict):
-            raise RefusedError(f"{request.url.path}: the body is no JSON object")
-        return body
+        def decode(written: bytes) -> dict[str, Any]:
+            try:
+                body = json.loads(written or b"{}")
+            except ValueError:
+                body = None
+            if not isinstance(body, dict):
+                raise RefusedError(f"{request.url.path}: the body is no JSON object")
+            return body
+
+        return await read_body(request, decode)
 
     def answer_call(name: str) -> Any:
         async def answer(request: Request) -> JSONResponse:
-            return JSONResponse(calls[name](await read_json(request)))
+            result = calls[name](await read_json(request))
+            return JSONResponse(result if isinstance(result, dict) else await result)
 
         return answer
 
     async def forward_backward(request: Request) -> JSONResponse:
-        return JSONResponse(service.forward_backward(decode_training_request(await read_bytes(request))))
+        return JSONResponse(service.forward_backward(await read_body(request, decode_training_request)))
 
     async def retrieve_future(request: Request) -> Response:
         body = await read_json(request)

@@ -56,13 +56,17 @@ class TrainingRequest:
     """Why the examples or options cannot be read; empty if they can."""
 
 
-def decode_message(body: bytes) -> Fields:
+def decode_message(body: bytes, fields: Fields | None = None) -> Fields:
     """Decode the fields of one message; nested messages stay bytes.
+
+    Args:
+        body: Encoded message.
+        fields: Dictionary that receives the fields, those before a malformed one included; None: a new one.
 
     Raises:
         ValueError: If the body is not a message.
     """
-    fields: Fields = {}
+    fields = {} if fields is None else fields
     place = 0
     while place < len(body):
         tag, place = _read_varint(body, place)
@@ -94,16 +98,26 @@ def encode_field(number: int, value: int | float | bytes | str) -> bytes:
 def decode_training_request(body: bytes) -> TrainingRequest:
     """Decode a `forward_backward` request.
 
-    A request whose examples cannot be read keeps its place in the order of the client, with `problem`.
+    A request that cannot be read after its model and position keeps its place in the order of the client, with
+    `problem`.
 
     Raises:
-        RefusedError: If the body is malformed.
+        RefusedError: If the body has no model or position.
     """
+    fields: Fields = {}
+    problem = ""
     try:
-        fields = decode_message(body)
+        decode_message(body, fields)
+    except ValueError as error:
+        problem = f"the body is no request of tinker 0.38: {error}"
+    try:
         head = (_text(fields, 1), _integer(fields, 2), _text(fields, 4))
     except ValueError as error:
-        raise RefusedError(f"forward_backward: the body is no request of tinker 0.38: {error}") from None
+        problem, head = problem or f"the body is no request of tinker 0.38: {error}", ("", 0, "")
+    if not head[0] or head[1] < 1:
+        raise RefusedError(f"forward_backward: {problem or 'the body has no model_id and seq_id'}")
+    if problem:
+        return TrainingRequest(*head, problem=problem)
     try:
         config: dict[str, float | str] = {}
         for entry in map(decode_message, _all(fields, 5)):

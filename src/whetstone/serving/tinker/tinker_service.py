@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import re
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from whetstone.chat.api.requests import RefusedError
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.errors import RecipeError, WhetstoneError, did_you_mean, summarize_exception
+from whetstone.errors import RecipeError, WhetstoneError, summarize_exception
 from whetstone.inference import Engine, GenerateRequest, Sampling
 from whetstone.inference.engine_factory import local
 from whetstone.policies import Policy, has_adapters
@@ -28,15 +29,19 @@ from whetstone.serving.tinker.protobuf_format import (
     encode_sample_response,
     encode_training_output,
 )
-from whetstone.serving.tinker.training_client import TrainingModel
+from whetstone.serving.tinker.state_files import StateFiles
+from whetstone.serving.tinker.training_client import TrainingModel, restore_training_model
 from whetstone.tokens import TokenSequence
 
 WIRE_VERSION = "0.38"
 """Version of the client whose wire format this server implements."""
 _MAX_FUTURES, _MAX_ENGINES, _MAX_SEQUENCES = 4096, 2, 64
+_LOST_SECONDS = 30.0
+"""Time after which a request that has not arrived no longer delays those after it."""
+_MAX_LOST_AGE_SECONDS = 600.0
+"""Time in which a request that was refused without its position explains a missing one."""
 _UNSUPPORTED_SAMPLING = ("topk_prompt_logprobs", "topk_sample_logprobs", "target_prompt_logprobs",
                          "prompt_alt_tokens_k", "prompt_logprobs_last_n")  # fmt: skip
-_PATH = re.compile(r"tinker://([^/]+)/(weights|sampler_weights)/([^/]+)")
 
 Result = bytes | dict[str, Any]
 """Result of a future: Protocol Buffers or a JSON object."""
@@ -59,20 +64,23 @@ class TinkerService:
         base: Served policy, the base model of all training clients.
         engine: Engine that samples the base model.
         name: Name of the base model for clients.
+        states: Folder of saved states and sampler weights.
         seed: Random seed of requests without one.
 
     Raises:
-        RecipeError: If the policy has adapters.
+        RecipeError: If the policy has adapters, or the folder cannot be created.
     """
 
-    def __init__(self, base: Policy, engine: Engine, *, name: str, seed: int = 0) -> None:
+    def __init__(self, base: Policy, engine: Engine, *, name: str, states: Path, seed: int = 0) -> None:
         if has_adapters(base.model):
             raise RecipeError("--tinker: the model has adapters; export it with merged adapters, and serve the export")
         self.base, self.engine, self.name, self.seed = base, engine, name, seed
         self.models: dict[str, TrainingModel] = {}
         self._turns: dict[str, asyncio.Condition] = {}
-        self._saved: dict[str, dict[str, Any] | SamplerWeights] = {}
+        self._lost: list[float] = []
+        self.states = StateFiles(states, base)
         self._samplers: dict[str, SamplerWeights] = {}
+        self._loaded: dict[str, SamplerWeights] = {}
         self._engines: OrderedDict[str, Engine] = OrderedDict()
         self._busy: dict[str, int] = {}
         self._futures: OrderedDict[str, asyncio.Task[Result]] = OrderedDict()
@@ -153,20 +161,22 @@ class TinkerService:
 
     def optim_step(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Start an optimizer step; return the future."""
-        model = self._model(body.get("model_id"))
+        model, params = self._model(body.get("model_id")), body.get("adam_params")
 
         async def step() -> Result:
-            return {"metrics": await run_in_compute_thread(model.optim_step, body.get("optim_params") or {})}
+            if not isinstance(params, Mapping):
+                raise RefusedError("optim_step: has no adam_params; other optimizers than AdamW are not supported")
+            return {"metrics": await run_in_compute_thread(model.optim_step, params)}
 
         return self._start_in_order(str(body["model_id"]), body.get("seq_id"), step)
 
     def save_weights(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Start to save the state of a training client in memory; return the future."""
+        """Start to save the state of a training client in a file; return the future."""
         id, model = str(body.get("model_id")), self._model(body.get("model_id"))
 
         async def save() -> Result:
             path = self._free_path(id, "weights", body)
-            self._saved[path] = await run_in_compute_thread(model.state_dict)
+            await run_in_compute_thread(lambda: self.states.save(path, model.state_dict()))
             return {"type": "save_weights", "path": path}
 
         return self._start_in_order(id, body.get("seq_id"), save)
@@ -178,25 +188,25 @@ class TinkerService:
             id, model = str(body["model_id"]), self._model(body["model_id"])
 
             async def load() -> Result:
-                state = self._state(path)
-                await run_in_compute_thread(model.load_state_dict, state, optimizer=optimizer)
+                await run_in_compute_thread(lambda: model.load_state_dict(self._read_state(path), optimizer=optimizer))
                 return {"type": "load_weights", "path": path, "model_id": id}
 
             return self._start_in_order(id, body.get("seq_id"), load)
         if body.get("base_model") is not None:
             self._check_base(body, "load_weights")
-        id, state = self._model_id(body), self._state(path)
+        id = self._model_id(body)
 
         async def create() -> Result:
-            model = await run_in_compute_thread(TrainingModel, self.base, rank=state["rank"])
-            await run_in_compute_thread(model.load_state_dict, state, optimizer=optimizer)
+            model = await run_in_compute_thread(
+                lambda: restore_training_model(self.base, self._read_state(path), optimizer=optimizer)
+            )
             self.models[id], self._turns[id] = model, asyncio.Condition()
             return {"type": "load_weights", "path": path, "model_id": id}
 
         return self._start(create(), model=id)
 
     def save_sampler_weights(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Start to copy the adapters of a training client for samplers; return the future."""
+        """Start to copy the adapters of a training client for samplers, named ones into a file; return the future."""
         id, model = str(body.get("model_id")), self._model(body.get("model_id"))
 
         async def save() -> Result:
@@ -204,7 +214,8 @@ class TinkerService:
             path = self._free_path(id, "sampler_weights", body)
             weights = SamplerWeights(path, await run_in_compute_thread(model.snapshot_policy))
             if named:
-                self._saved[path] = weights
+                await run_in_compute_thread(lambda: self.states.save(path, {**model.state_dict(), "optimizers": None}))
+                self._loaded[path] = weights
                 return {"type": "save_weights_for_sampler", "path": path}
             sampler = f"{id.split(':')[0]}:sample:{body.get('sampling_session_seq_id')}"
             self._samplers[sampler] = weights
@@ -212,16 +223,13 @@ class TinkerService:
 
         return self._start_in_order(id, body.get("seq_id"), save)
 
-    def describe_weights(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def describe_weights(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the base model and rank of a saved state."""
         path = str(body.get("tinker_path") or body.get("path"))
-        saved = self._saved.get(path)
-        if saved is None:
-            raise self._unknown_path("weights_info", path)
-        rank = {"lora_rank": saved["rank"]} if isinstance(saved, dict) else {}
-        return {"base_model": self.name, "is_lora": True, **rank}
+        state = await run_in_compute_thread(self.states.load, path, "weights_info", "weights", "sampler_weights")
+        return {"base_model": self.name, "is_lora": True, "lora_rank": state["rank"]}
 
-    def create_sampler(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def create_sampler(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create a sampler of saved weights or of the base model.
 
         Raises:
@@ -229,9 +237,7 @@ class TinkerService:
         """
         path = body.get("model_path")
         if path is not None:
-            weights = self._saved.get(str(path))
-            if not isinstance(weights, SamplerWeights):
-                raise self._unknown_path("create_sampling_session", str(path))
+            weights = await self._load_sampler(str(path))
         else:
             self._check_base(body, "create_sampling_session")
             weights = SamplerWeights(self.name, None)
@@ -288,6 +294,17 @@ class TinkerService:
                 self._busy[key] -= 1
 
         return {**self._start(sample()), "sample_sequence_ids": ids}
+
+    async def skip_lost_request(self) -> None:
+        """Record that a request was refused before its client and position were read.
+
+        The first client that lacks a request does not wait for it. Clients send their requests one after another, so a
+        request that is missing when a later one arrives was refused or lost.
+        """
+        self._lost.append(time.monotonic())
+        for turn in self._turns.values():
+            async with turn:
+                turn.notify_all()
 
     async def retrieve_result(self, id: str, *, seconds: float = 20.0) -> Result | None:
         """Return the result of a future, or None if it is not complete in time.
@@ -375,34 +392,53 @@ class TinkerService:
     def _free_path(self, id: str, kind: str, body: Mapping[str, Any]) -> str:
         name = body.get("path") or f"unnamed-{next(self._count)}"
         path = f"tinker://{id}/{kind}/{name}"
-        if not _PATH.fullmatch(path):
-            raise RefusedError(f"save: the name {str(name)[:80]!r} must not be empty or have a slash")
-        if path in self._saved and not body.get("overwrite") and kind == "weights":
+        self.states.check_name(path)
+        if kind == "weights" and not body.get("overwrite") and self.states.has_state(path, kind):
             raise RefusedError(f"save: {path} exists; use overwrite=True or another name")
         return path
 
-    def _state(self, path: str) -> dict[str, Any]:
-        state = self._saved.get(path)
-        if not isinstance(state, dict):
-            raise self._unknown_path("load_weights", path)
-        return state
+    def _read_state(self, path: str) -> dict[str, Any]:
+        return self.states.load(path, "load_weights", "weights")
 
-    def _unknown_path(self, place: str, path: str) -> RefusedError:
-        return RefusedError(f"{place}: {path[:120]} is unknown{did_you_mean(path, self._saved)}", status=404)
+    async def _load_sampler(self, path: str) -> SamplerWeights:
+        """Return the sampler weights of a path, read from their file when they are first used."""
+
+        def load() -> Policy:
+            state = self.states.load(path, "create_sampling_session", "sampler_weights")
+            return restore_training_model(self.base, state, optimizer=False).snapshot_policy()
+
+        if path not in self._loaded:
+            policy = await run_in_compute_thread(load)
+            self._loaded.setdefault(path, SamplerWeights(path, policy))
+        return self._loaded[path]
 
     def _start_in_order(self, model: str, seq_id: object, work: Callable[[], Awaitable[Result]]) -> dict[str, Any]:
-        """Start work when all requests of a training client before `seq_id` have ended; repeated ones have one
-        future."""
+        """Start work when all requests of a training client before `seq_id` have ended; repeated ones have one future.
+
+        A request that was refused before its position was read never arrives: those after it start at once if
+        `skip_lost_request` was called, and otherwise after `_LOST_SECONDS`.
+        """
         if not isinstance(seq_id, int) or seq_id < 1:
             raise RefusedError(f"seq_id: must be a positive integer, got {seq_id!r}")
         known = self._ids.get((model, seq_id))
         if known is not None:
             return {"request_id": known, "model_id": model}
         state, turn = self.models[model], self._turns[model]
+        if seq_id < state.next_seq:
+            raise RefusedError(f"seq_id {seq_id}: arrived after later requests, which did not wait for it any longer")
 
         async def run() -> Result:
             async with turn:
-                await turn.wait_for(lambda: state.next_seq == seq_id)
+                while state.next_seq != seq_id:
+                    is_missing = (model, state.next_seq) not in self._ids
+                    if not (is_missing and self._take_lost_request()):
+                        try:
+                            await asyncio.wait_for(turn.wait(), _LOST_SECONDS)
+                            continue
+                        except TimeoutError:
+                            is_missing = (model, state.next_seq) not in self._ids
+                    state.next_seq += is_missing
+                    turn.notify_all()
             try:
                 return await work()
             finally:
@@ -413,6 +449,11 @@ class TinkerService:
         started = self._start(run(), model=model)
         self._ids[model, seq_id] = started["request_id"]
         return started
+
+    def _take_lost_request(self) -> bool:
+        """Return whether a request was lost recently, and count it as skipped."""
+        self._lost = [each for each in self._lost if time.monotonic() - each < _MAX_LOST_AGE_SECONDS]
+        return bool(self._lost) and bool(self._lost.pop(0))
 
     def _start(self, work: Any, *, model: str | None = None) -> dict[str, Any]:
         id = uuid.uuid4().hex

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss
-from whetstone.algorithms.objectives import cispo, clipped
+from whetstone.algorithms.objectives import cispo, clipped, gspo
+from whetstone.algorithms.objectives.gspo import sequence_mean
 from whetstone.chat.api.requests import RefusedError
 from whetstone.errors import did_you_mean
 from whetstone.learning.forward_passes import GradientRequest, LocalPasses, drop_gradient
@@ -36,7 +37,7 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
 _OPTIMIZER = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0}
 Columns = Mapping[str, Tensor]
-"""[A] inputs of a loss by name."""
+"""[A] inputs of a loss by name; `sequence` has the index of each token's example."""
 
 
 def weighted_cross_entropy(logprobs: Tensor, columns: Columns) -> Tensor:
@@ -79,6 +80,49 @@ def bounded_ratio(
     return cispo(logprobs, columns["logprobs"], columns["advantages"], **bounds).loss
 
 
+def sequence_clipped(
+    logprobs: Tensor, columns: Columns, *, clip_low_threshold: float = 1 - 3e-4, clip_high_threshold: float = 1 + 4e-4
+) -> Tensor:
+    """Compute the loss of GSPO in its token form, [A], by `objectives.gspo`.
+
+    The ratio of a sequence is exp(mean log-ratio of the tokens whose `sequence_ratio_mask` is not 0); all its tokens
+    have this ratio.
+
+    Args:
+        logprobs: [A] log-probs of the model, with gradient.
+        columns: `logprobs` of the sampler, `advantages` and `sequence_ratio_mask`.
+        clip_low_threshold: Lower bound of the ratio; the default is that of the paper.
+        clip_high_threshold: Upper bound of the ratio; the default is that of the paper.
+    """
+    detached, sequence = logprobs.detach(), columns["sequence"]
+    in_ratio = (columns["sequence_ratio_mask"] != 0).to(logprobs)
+    log_ratios = torch.where(in_ratio > 0, detached - columns["logprobs"], 0.0)
+    mean = sequence_mean(log_ratios, sequence) / sequence_mean(in_ratio, sequence)
+    # with equal log-ratios in a sequence, the mean over all its tokens is the mean over the mask
+    return gspo(
+        logprobs,
+        detached - mean,
+        columns["advantages"],
+        sequence,
+        torch.zeros_like(sequence),
+        clip_low=1 - clip_low_threshold,
+        clip_high=clip_high_threshold - 1,
+    ).loss
+
+
+def direct_reward(logprobs: Tensor, columns: Columns, *, beta: float) -> Tensor:
+    """Compute the DRO loss of each token, [A]: −(ℓ · advantage − beta / 2 · (ℓ − ℓ_sampler)²).
+
+    Args:
+        logprobs: [A] log-probs ℓ of the model, with gradient.
+        columns: `logprobs` of the sampler and `advantages`.
+        beta: Weight of the penalty.
+
+    Source: Richemond et al. 2024, arXiv:2405.19107, as the documentation of the Tinker API writes it.
+    """
+    return 0.5 * beta * (logprobs - columns["logprobs"]).square() - logprobs * columns["advantages"]
+
+
 _CLIPS = ("clip_low_threshold", "clip_high_threshold")
 _RL = ("logprobs", "advantages")
 LOSSES: Mapping[str, tuple[Callable[..., Tensor], tuple[str, ...], tuple[str, ...]]] = {
@@ -86,6 +130,8 @@ LOSSES: Mapping[str, tuple[Callable[..., Tensor], tuple[str, ...], tuple[str, ..
     "importance_sampling": (importance_weighted, _RL, ()),
     "ppo": (clipped_surrogate, _RL, _CLIPS),
     "cispo": (bounded_ratio, _RL, _CLIPS),
+    "gspo": (sequence_clipped, (*_RL, "sequence_ratio_mask"), _CLIPS),
+    "dro": (direct_reward, _RL, ("beta",)),
 }
 """Function, required inputs and options of each loss, by its name in the client."""
 
@@ -97,9 +143,9 @@ class BatchLoss:
     request: TrainingRequest
     """Request with the name and the options of the loss."""
     columns: Sequence[Mapping[str, Tensor]]
-    """Per example, [N] inputs of the loss by name."""
+    """Per example, [A] inputs of the loss by name, of the targets that are the next input tokens."""
     logprobs: list[np.ndarray]
-    """Per example, [N] log-probs of the targets; written by the forward passes."""
+    """Per example, [N] log-probs of the targets; those of action tokens are written by the forward passes."""
     total: float = 0.0
     """Sum of the losses of the computed tokens."""
 
@@ -109,8 +155,10 @@ class BatchLoss:
         columns = {
             name: torch.cat([self.columns[i][name] for i in micro.indices]).to(outputs.logprobs) for name in names
         }
+        counts = torch.tensor(micro.counts, device=outputs.logprobs.device)
+        columns["sequence"] = torch.repeat_interleave(counts)
         for i, part in micro.by_segment(outputs.logprobs.detach()):
-            self.logprobs[i] = part.float().cpu().numpy()
+            self.logprobs[i][next_token_targets(self.request.data[i])] = part.float().cpu().numpy()
         loss = function(outputs.logprobs, columns, **self.request.config)
         self.total += loss.detach().double().sum().item()
         return TokenLoss(loss, {})
@@ -138,6 +186,7 @@ class TrainingModel:
         model = clone_trainable(base.model)
         add_adapters(model, rank=rank, alpha=LORA_ALPHA, target_modules=targets, dora=False, seed=seed)
         self.rank, self.policy = rank, replace(base, model=model, critic=None)
+        self._layers = {"train_attn": train_attn, "train_mlp": train_mlp}
         self.settings = OptimizerSettings()
         self.passes = LocalPasses(self.policy, self.settings)
         self.next_seq = 1
@@ -147,15 +196,14 @@ class TrainingModel:
         """Compute the loss of a request, and add its gradient unless it is `forward_only`.
 
         Returns:
-            [N] log-probs of the targets of each example, and metrics.
+            [N] log-probs of the targets of each example, NaN if a target is not the next input token, and metrics.
 
         Raises:
             RefusedError: If the loss or its inputs are not supported.
         """
         segments = check_training_request(request, context_length=self.policy.context_length)
-        loss = BatchLoss(
-            request, [_loss_columns(request, datum) for datum in request.data], [np.zeros(0)] * len(segments)
-        )
+        logprobs = [np.full(len(datum.ids), np.nan, np.float32) for datum in request.data]
+        loss = BatchLoss(request, [_loss_columns(request, datum) for datum in request.data], logprobs)
         flat = range(len(segments)) if request.forward_only else ()
         self.passes.gradient(GradientRequest(segments, loss, 1, flat=flat))
         return loss.logprobs, {"loss:sum": loss.total}
@@ -195,14 +243,15 @@ class TrainingModel:
         """Return copies of the adapters and of the optimizer state."""
         weights = {n: p.detach().clone() for n, p in self.policy.model.named_parameters() if p.requires_grad}
         state = [optimizer.state_dict() for optimizer in self.passes.optimizers.all_optimizers]
-        return {"rank": self.rank, "weights": weights, "optimizers": _copy_state(state)}
+        return {"rank": self.rank, "layers": self._layers, "weights": weights, "optimizers": _copy_state(state)}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any], *, optimizer: bool) -> None:
         """Restore the adapters of `state_dict`, and the optimizer state if `optimizer`; otherwise it is reset."""
+        for name, saved, value in (("rank", state["rank"], self.rank), ("layers", state["layers"], self._layers)):
+            if saved != value:
+                raise RefusedError(f"load_weights: the state has {name} {saved}, and the model {value}")
         own = dict(self.policy.model.named_parameters())
-        if state["rank"] != self.rank or any(name not in own for name in state["weights"]):
-            raise RefusedError(f"load_weights: the state has rank {state['rank']}, and the model {self.rank}")
         for name, value in state["weights"].items():
             own[name].copy_(value)
         drop_gradient(self.policy)
@@ -216,8 +265,17 @@ class TrainingModel:
         return replace(self.policy, model=clone_trainable(self.policy.model).requires_grad_(False))
 
 
+def restore_training_model(base: Policy, state: Mapping[str, Any], *, optimizer: bool) -> TrainingModel:
+    """Return a training client with the adapters of `TrainingModel.state_dict`, and its optimizer if `optimizer`."""
+    model = TrainingModel(base, rank=state["rank"], **state["layers"])
+    model.load_state_dict(state, optimizer=optimizer)
+    return model
+
+
 def check_training_request(request: TrainingRequest, *, context_length: int) -> list[Segment]:
-    """Check a request, and convert its examples into segments whose tokens after the first are trained.
+    """Check a request, and convert its examples into segments whose targets are the action tokens.
+
+    A target other than the next input token, such as padding, is no action token; its inputs of the loss must be 0.
 
     Args:
         request: Decoded request.
@@ -238,6 +296,8 @@ def check_training_request(request: TrainingRequest, *, context_length: int) -> 
         if name not in options or not isinstance(value, float):
             allowed = ", ".join(options) or "none"
             raise RefusedError(f"forward_backward: {request.loss} has no option {name}={value}; allowed: {allowed}")
+    if request.loss == "dro" and "beta" not in request.config:
+        raise RefusedError('forward_backward: dro requires loss_fn_config={"beta": …}, the weight of its penalty')
     if not request.data:
         raise RefusedError("forward_backward: has no example; send at least one datum")
     segments = []
@@ -253,25 +313,36 @@ def check_training_request(request: TrainingRequest, *, context_length: int) -> 
         for name, values in datum.inputs.items():
             if values.shape != (length,):
                 raise RefusedError(f"{place} {name} has shape {list(values.shape)}; expected [{length}]")
-        targets = datum.inputs["target_tokens"].tolist()
-        if targets[:-1] != list(datum.ids[1:]):
+        if request.loss == "gspo" and not datum.inputs["sequence_ratio_mask"].any():
+            raise RefusedError(f"{place} sequence_ratio_mask is 0 everywhere; set 1 for the sampled tokens")
+        is_next = next_token_targets(datum)
+        weights = [datum.inputs.get(name, np.ones(length)) for name in names if name != "logprobs"]
+        other = ~is_next & (np.any(weights, axis=0) | (request.loss == "dro"))
+        if other.any():
             raise RefusedError(
-                f"{place} target_tokens are not the next input tokens, which is not supported; shift the input by one"
+                f"{place} target_tokens[{other.argmax()}] is not the next input token, which is supported only with "
+                f"weight and advantage 0, and not in dro; shift the input by one"
             )
-        segments.append(_segment((*datum.ids, targets[-1]), number))
+        segments.append(_segment((*datum.ids, datum.inputs["target_tokens"][-1]), number, is_next.tolist()))
     return segments
 
 
-def _segment(ids: Sequence[int], number: int) -> Segment:
+def next_token_targets(datum: TrainingDatum) -> np.ndarray:
+    """Return whether each target is the next input token, [N]; the last target always is."""
+    return np.array([*(datum.inputs["target_tokens"][:-1] == np.array(datum.ids[1:])), True])
+
+
+def _segment(ids: Sequence[int], number: int, mask: Sequence[bool] | None = None) -> Segment:
     count = len(ids)
     empty = (math.nan,) * count
     tokens = Tokens(tuple(map(int, ids)), (Author.POLICY,) * count, empty, (-1,) * count, empty)
-    return Segment(f"datum-{number}", 0, tokens, (False, *(True,) * (count - 1)), (0,) * count)
+    return Segment(f"datum-{number}", 0, tokens, (False, *(mask or (True,) * (count - 1))), (0,) * count)
 
 
 def _loss_columns(request: TrainingRequest, datum: TrainingDatum) -> dict[str, Tensor]:
     inputs = {"weights": np.ones(len(datum.ids), np.float32), **datum.inputs}
-    return {name: torch.tensor(inputs[name], dtype=torch.float32) for name in LOSSES[request.loss][1]}
+    mask = next_token_targets(datum)
+    return {name: torch.tensor(inputs[name][mask], dtype=torch.float32) for name in LOSSES[request.loss][1]}
 
 
 def _copy_state(value: Any) -> Any:

@@ -1,0 +1,5 @@
+"""Taskset of an exported environment."""
+
+from .taskset import ExportedTaskset
+
+__all__ = ["ExportedTaskset"]

@@ -1,0 +1,1 @@
+"""Tool servers of the taskset."""
