@@ -7,7 +7,8 @@ tasks.
 
 Resuming:
     `FOLDER/SEED/` has one run per unit; a stopped unit continues and a finished one is not repeated. `--budget` ends
-    the program before the next unit. Learning rates of the control are compared on the first seed only.
+    the program before the next unit. Learning rates of the control are compared on the first seed only. `--write` adds
+    the finished seeds to the stored ones, so that the seeds can be run on several days.
 
 Example:
     python -m benchmarks smollm2_tools --folder flagship --seeds 0,1 --budget 2400
@@ -17,6 +18,7 @@ Example:
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import time
@@ -25,7 +27,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from circumstances import circumstances
+from circumstances import circumstances, processor
 from episode_files import successes_by_task
 from whetstone.assembly import assemble
 from whetstone.evaluation.significance import t_interval
@@ -33,6 +35,7 @@ from whetstone.recipe import Resolved, load_recipe
 from whetstone.record import load_checkpoint
 from whetstone.record.checkpoint import checkpoint_path, checkpoints_in
 from whetstone.reporting import Progress
+from whetstone.reporting.charts import plot_bands
 from whetstone.training import EvaluatedAgent, EvaluationRecord, evaluate_agent, train
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +45,8 @@ TEST_TASKS, VALIDATION_TASKS = 200, 100
 PASS_TASKS, PASS_SAMPLES = 100, 8
 RESULTS = ROOT / "benchmarks" / "results" / "raw" / "smollm2_tools.json"
 CONTROL_RATES = (1.0e-4, 3.0e-4, 1.0e-3)
+_JUDGED_INTERVAL = 20
+"""Updates between the checkpoints that are judged."""
 _CONTROL_CHECKPOINTS = 4
 _CONTROL_SEED = 1000
 """Added to the seed of the control, so that its demonstrations are of tasks that the supervised stage has not seen."""
@@ -49,7 +54,8 @@ _CONTROL_SEED = 1000
 
 def recipe_of(seed: int, changes: Sequence[str]) -> Resolved:
     """Load the recipe; the run's own evaluations are short, because `judge` repeats them on more tasks."""
-    return load_recipe(RECIPE).with_changes({"seed": seed, "evaluation.episodes": 12}).with_overrides(list(changes))
+    own = {"seed": seed, "evaluation.episodes": 12, "reinforcement.checkpoint_interval_steps": _JUDGED_INTERVAL}
+    return load_recipe(RECIPE).with_changes(own).with_overrides(list(changes))
 
 
 def evaluate(resolved: Resolved, checkpoint: Path, into: Path, changes: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -183,7 +189,31 @@ def run_seed(folder: Path, seed: int, rates: Sequence[float], deadline: float, c
             f"seed {seed} {name}: {json.dumps({k: v for k, v in results[-1].items() if 'curve' not in k})}", flush=True
         )
     control = max(results[1:], key=lambda each: each["validation"])
-    return {"seed": seed, **results[0], "control": control["control"], "control_rate": control["rate"]}
+    return {
+        "seed": seed,
+        **results[0],
+        **{f"control_{key}": control[key] for key in ("rate", "steps", "seconds", "curve")},
+        "control": control["control"],
+        "processor": processor(),
+    }
+
+
+def recipe_digest(changes: Sequence[str]) -> str:
+    """Return a digest of all recipe keys but the seed."""
+    keys = {key: value for key, value in recipe_of(0, changes).keys.items() if key != "seed"}
+    return hashlib.sha256(json.dumps(keys, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def merged_seeds(stored: Mapping[str, Any], seeds: Sequence[Mapping[str, Any]], recipe: str) -> list[Mapping[str, Any]]:
+    """Return new and stored seeds in order; a new result replaces the stored one of its seed.
+
+    Raises:
+        SystemExit: The stored seeds are of another recipe.
+    """
+    if stored and stored["recipe"] != recipe:
+        raise SystemExit(f"{RESULTS.name} has seeds of another recipe: remove the file to replace them all")
+    by_seed = {each["seed"]: each for each in [*stored.get("seeds", ()), *seeds]}
+    return [by_seed[seed] for seed in sorted(by_seed)]
 
 
 def format_gain(differences: Sequence[float]) -> str:
@@ -194,10 +224,48 @@ def format_gain(differences: Sequence[float]) -> str:
     return f"{100 * mean:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"
 
 
-def page(seeds: Sequence[Mapping[str, Any]], processor: str) -> str:
+def figure(seeds: Sequence[Mapping[str, Any]]) -> str:
+    """Plot success over minutes as an `<svg>` element: means over seeds, with the range of all seeds as a band.
+
+    The minutes of each seed are scaled to their mean over seeds, because the seeds ran on different machines.
+    """
+    minutes = fmean(each["seconds"] for each in seeds) / 60
+    sampled = [each["success_of_steps"] for each in seeds]
+    updates = len(sampled[0])
+    greedy = [{step: test for step, test, _ in each["curve"]} for each in seeds]
+    control = [[each["start"], *(test for _, test, _ in each["control_curve"])] for each in seeds]
+    control_times = [
+        fmean(each["control_curve"][index][0] / each["control_steps"] for each in seeds)
+        for index in range(len(control[0]) - 1)
+    ]
+    series = {
+        "reinforcement, sampled at temperature 1": (
+            [step / updates for step in range(updates)],
+            zip(*sampled, strict=True),
+        ),
+        "reinforcement, greedy on test tasks": (
+            [step / updates for step in sorted(greedy[0])],
+            zip(*([each[step] for step in sorted(each)] for each in greedy), strict=True),
+        ),
+        "control (more supervised steps), greedy on test tasks": ([0.0, *control_times], zip(*control, strict=True)),
+    }
+    bands = {}
+    for name, (times, values) in series.items():
+        by_time = [tuple(each) for each in values]
+        bands[name] = (
+            [minutes * time for time in times],
+            [fmean(each) for each in by_time],
+            [min(each) for each in by_time],
+            [max(each) for each in by_time],
+        )
+    return plot_bands(bands, x_label="minutes on one core")
+
+
+def page(seeds: Sequence[Mapping[str, Any]]) -> str:
     """Format the results as a Markdown page."""
     gain = format_gain([each["last"] - each["start"] for each in seeds])
     over = format_gain([each["last"] - each["control"] for each in seeds])
+    processors = sorted({each["processor"] for each in seeds})
     lines = [
         "# A pretrained model learns by reinforcement on two cores",
         "",
@@ -211,7 +279,11 @@ def page(seeds: Sequence[Mapping[str, Any]], processor: str) -> str:
         f"over its start {gain}, over the control {over}.** pass@{PASS_SAMPLES} and success at temperature 1 are of "
         f"{PASS_TASKS} test tasks.",
         "",
-        f"Made by `python -m benchmarks smollm2_tools --write` on {processor}.",
+        f"![success over time]({RESULTS.stem}.svg)",
+        "",
+        "Lines are means over seeds, and bands are the range of the seeds.",
+        "",
+        f"Made by `python -m benchmarks smollm2_tools --write` on {', '.join(processors)}, one thread per seed.",
         "",
         f"| seed | start | control | last | kept | temperature 1 | pass@{PASS_SAMPLES} | entropy at the start, nats "
         "| minutes of reinforcement |",
@@ -247,11 +319,17 @@ def main() -> None:
         if result is not None:
             seeds.append(result)
             rates = [result["control_rate"]]  # compared on the first seed only
-    report = {"name": "smollm2_tools", "seeds": seeds, **circumstances(began)}
+    recipe = recipe_digest(arguments.changes)
+    if arguments.write and seeds:
+        stored = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+        seeds = merged_seeds(stored, seeds, recipe)
+    report = {"name": "smollm2_tools", "recipe": recipe, "seeds": seeds, **circumstances(began)}
     if arguments.write and seeds:
         RESULTS.write_text(json.dumps(report, indent=1) + "\n")
-        (RESULTS.parents[1] / f"{RESULTS.stem}.md").write_text(page(seeds, report["machine"]["processor"]))
-    print(json.dumps(report) if arguments.json else page(seeds, report["machine"]["processor"]) if seeds else "")
+        place = RESULTS.parents[1] / RESULTS.stem
+        place.with_suffix(".md").write_text(page(seeds))
+        place.with_suffix(".svg").write_text(figure(seeds))
+    print(json.dumps(report) if arguments.json else page(seeds) if seeds else "")
 
 
 if __name__ == "__main__":
