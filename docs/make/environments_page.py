@@ -10,7 +10,7 @@ from typing import Any
 
 from docstring_parser import parse
 
-from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, is_game
+from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, is_game, registry
 from whetstone.environments.registry import REWARD_OF
 from whetstone.plugins import get_component_options
 from whetstone.tasks import SOURCES, Expert
@@ -123,7 +123,7 @@ def _has_expert(name: str, tasks: Any) -> bool:
 
 def _documented_by(name: str, part: Any) -> Any:
     """Return the object that documents an environment: the tasks, for tools over a simulated world."""
-    if isinstance(part, functools.partial) or part.__module__.endswith(".catalogue"):
+    if isinstance(part, functools.partial) or part.__module__ == registry.__name__:
         return TASKS_OF_WORLDS[name]
     return part
 

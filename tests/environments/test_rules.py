@@ -12,6 +12,7 @@ from whetstone.environments.built_in.adventure import Adventure, AdventureTasks
 from whetstone.environments.built_in.bargaining import Dealing
 from whetstone.environments.built_in.battleship import BattleshipTasks, list_squares
 from whetstone.environments.built_in.household import HouseholdTasks
+from whetstone.environments.built_in.web_pages import FIELDS, WebPages, build_records
 from whetstone.environments.built_in.web_shop import build_catalog, rank_products, shop_reward
 from whetstone.errors import ToolError
 from whetstone.tools.protocol import Episode
@@ -216,6 +217,100 @@ def test_search_ranks_products_with_the_words():
     assert first["noun"] == "mug"
     assert "modern" in first["attributes"]
     assert rank_products("unheard", 100) == []
+
+
+# ------------------------------------------------------------ pages of a web shop's console
+
+
+def console(level, index=0, **options):
+    game = WebPages()
+    task = source_of("web_pages", levels=[level], **options).task(index)
+    return game, task, game.begin(task, 0).text
+
+
+def play_expert(game):
+    while game.saved is None:
+        result = game.act(game.solve())
+    return result
+
+
+@pytest.mark.parametrize("style", ["outline", "html", "markdown"])
+def test_every_style_of_page_shows_the_same_elements(style):
+    _, task, text = console(1, styles=[style])
+    asked, title, *lines = text.splitlines()
+    assert (asked, title) == (task.private["asked"], "settings")
+    labels = ["orders", "customers", "dark", "alerts", "save"]
+    assert [
+        str(number) in line and label in line for number, (label, line) in enumerate(zip(labels, lines, strict=True), 1)
+    ] == [True] * 5
+
+
+def test_change_on_a_page_counts_only_if_its_form_is_saved():
+    game, _, _ = console(2, interface="pages")
+    *before, save = game._plans()[0]
+    for command in before:
+        assert not game.act(command).terminated
+    game.act("click 1")  # back: the form is left
+    assert game.form == {}
+    result = play_expert(game)
+    assert (result.terminated, result.reward, save.split()[0]) == (True, 1.0, "click")
+    verdict = game.verdict()
+    assert verdict["shortest"] == len(before) + 1 < verdict["actions"]
+    assert verdict["efficiency"] == pytest.approx(verdict["shortest"] / verdict["actions"])
+
+
+def test_other_changes_and_other_records_fail():
+    game, task, _ = console(2, interface="calls")
+    game.act("call find settings")
+    assert game.act(game.admissible()[-1]).terminated  # saves the settings as they are
+    assert game.verdict()["success"] is False
+    game.begin(task, 0)
+    key, fields = build_records(task.private["records"])[task.private["record"]]
+    for field, values in FIELDS["order"].items():  # also changes the field that is not asked for
+        if field not in task.private["wanted"]:
+            game.act(f"call find {task.private['record']}")
+            assert (
+                "not saved" in game.act(f"call set {key} {field} {next(v for v in values if v != fields[field])}").text
+            )
+    for field, value in task.private["wanted"].items():
+        game.act(f"call set {key} {field} {value}")
+    assert (game.act(f"call save {key}").terminated, game.verdict()["score"]) == (True, 0.0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["call save k1", "call set k1 dark on", "call find order 1", "call", "click 9", "type 5 a", " ", "select 3 blue"],
+)
+def test_impossible_actions_are_refused_and_change_nothing(command):
+    game, _, _ = console(1)
+    before = (game.page, dict(game.form), dict(game.found))
+    assert game.act(command).understood is False
+    assert (game.page, game.form, game.found, game.steps) == (*before, 1)
+
+
+def test_interface_limits_the_actions():
+    game, _, text = console(2, interface="calls")
+    assert text.endswith("\nconsole")
+    assert {command.split()[0] for command in game.admissible()} == {"call"}
+    assert game.act("click 1").understood is False
+    game, _, _ = console(2, interface="pages")
+    assert "call" not in {command.split()[0] for command in game.admissible()}
+    assert game.act("call find settings").understood is False
+
+
+@given(level=st.integers(1, 3), index=st.integers(0, 200), draw=st.randoms(use_true_random=False))
+def test_expert_finishes_from_every_reachable_state(level, index, draw):
+    game, _, _ = console(level, index)
+    for _ in range(draw.randrange(6)):
+        saves = f"click {len(game._elements())}" if game.page[0] in ("home", "record") else ""
+        possible = [each for each in game.admissible() if each != saves and not each.startswith("call save")]
+        result = game.act(draw.choice(possible))
+        assert result.understood
+    play_expert(game)
+    verdict = game.verdict()
+    assert verdict["success"]
+    assert 0 < verdict["action_match"] <= 1
+    assert verdict["shortest"] <= verdict["actions"]
 
 
 # ------------------------------------------------------------ knapsack

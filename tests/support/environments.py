@@ -32,6 +32,7 @@ NATIVE = (
     "tables",
     "text_to_sql",
     "twenty_questions",
+    "web_pages",
     "web_shop",
     "wordle",
 )

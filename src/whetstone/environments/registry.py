@@ -38,6 +38,7 @@ from whetstone.environments.built_in.support import SupportDesk, SupportTasks, S
 from whetstone.environments.built_in.table_qa import TablesTasks
 from whetstone.environments.built_in.text_to_sql import TextToSqlTasks
 from whetstone.environments.built_in.twenty_questions import TwentyQuestions, TwentyQuestionsTasks
+from whetstone.environments.built_in.web_pages import WebPages, WebPagesTasks
 from whetstone.environments.built_in.web_shop import WebShop, WebShopTasks
 from whetstone.environments.built_in.wordle import Wordle, WordleTasks
 from whetstone.environments.external_agent import ExternalAgent
@@ -177,6 +178,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "negotiation": Negotiation,
     "sokoban": Sokoban,
     "twenty_questions": TwentyQuestions,
+    "web_pages": WebPages,
     "web_shop": WebShop,
     "wordle": Wordle,
     # games with several seats
@@ -258,6 +260,7 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "textworld": TextWorldTasks,
     "twenty_questions": TwentyQuestionsTasks,
     "verifiers": VerifiersTasks,
+    "web_pages": WebPagesTasks,
     "web_shop": WebShopTasks,
     "wordle": WordleTasks,
 }
