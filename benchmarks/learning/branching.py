@@ -17,12 +17,14 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
 from publishing import add_output_options, publish
 from warm_up import train_warm_up
+from whetstone.evaluation.significance import t_interval
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
@@ -48,6 +50,8 @@ COMMON = [
     "reinforcement.decay_fraction=0.5",
 ]
 COSTS = ("sampled_tokens", "reused_tokens", "tool_calls", "environment_steps")
+SEEDS = 8
+"""Number of seeds that a verdict needs."""
 SHOWN = (*COSTS, "sampling_seconds")
 
 
@@ -133,11 +137,12 @@ def format_page(result: dict[str, Any]) -> str:
         f"{budget['updates']} updates of {budget['tasks']} tasks with 8 trajectories each, from the same weights.",
         "Costs are means per group over updates and seeds; seconds are the sampling time of all groups of an update;",
         "in brackets, the fraction of independent sampling.",
-        f"Success on {budget['episodes']} held-out tasks, greedy, per seed; the gain is the mean with a 95 % interval",
-        "over seeds (t distribution). `make bench NAME=branching`.",
+        f"Success on {budget['episodes']} held-out tasks, greedy, per seed; gain and difference are means with 95 %",
+        "intervals over seeds (t distribution, paired). `make bench NAME=branching`.",
         "",
-        "| world | strategy | sampled tokens | reused | tool calls | world steps | seconds | before | after | gain |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| world | strategy | sampled tokens | reused | tool calls | world steps | seconds | before | after | gain "
+        "| difference from independent |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     rows = result["measured"]["runs"]
     for world in ("calculator", "game"):
@@ -150,18 +155,23 @@ def format_page(result: dict[str, Any]) -> str:
                 share = f" ({value / usual:.2f})" if usual else ""
                 cells.append(f"{value:.{2 if value < 10 else 0}f}{share}")
             before, after = (" ".join(f"{100 * row[key]:.0f}" for row in own_rows) for key in ("before", "after"))
-            lines.append(f"| {world} | {strategy} | {' | '.join(cells)} | {before} | {after} | {_gain(own_rows)} |")
+            gain = _format_mean([row["after"] - row["before"] for row in own_rows])
+            differences = [one["after"] - other["after"] for one, other in zip(own_rows, plain, strict=True)]
+            difference = "" if strategy == "independent" else _format_mean(differences)
+            lines.append(f"| {world} | {strategy} | {' | '.join(cells)} | {before} | {after} | {gain} | {difference} |")
+    seeds = len({row["seed"] for row in rows})
+    if seeds < SEEDS:
+        lines += ["", f"With {seeds} seeds, which strategy is better cannot be told; a verdict needs {SEEDS}."]
     return "\n".join(lines) + "\n"
 
 
-def _gain(rows: list[dict[str, Any]]) -> str:
-    gains = [100 * (row["after"] - row["before"]) for row in rows]
-    mean = statistics.fmean(gains)
-    if len(gains) < 2:
+def _format_mean(values: Sequence[float]) -> str:
+    """Format the mean in points, with its 95 % interval over seeds if there are several."""
+    mean = 100 * statistics.fmean(values)
+    if len(values) < 2:
         return f"{mean:+.1f}"
-    t = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}.get(len(gains), 2.3)
-    half = t * statistics.stdev(gains) / len(gains) ** 0.5
-    return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})"
+    low, high, _ = t_interval(values)
+    return f"{mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 if __name__ == "__main__":

@@ -18,18 +18,20 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from scipy.stats import t as student
 
 from circumstances import circumstances
 from publishing import add_output_options, publish
 from warm_up import train_warm_up
+from whetstone.evaluation.significance import t_interval
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
 
+_SEEDS, _MARGIN = 8, 0.05
+"""Number of seeds that a verdict needs, and the difference of success that counts as none."""
 _RAN = "{name: executed_calls, weight: 0.5%s}"
 CLAIMS: dict[str, dict[str, Any]] = {
     "OTC": {
@@ -212,10 +214,12 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
         share = 1 - statistics.fmean(r["tool_calls_after"] for r in otc["otc"]) / statistics.fmean(
             r["tool_calls_after"] for r in otc["outcome"]
         )
-        is_reproduced = share >= 0.5 and _bounds(calls)[1] < 0 and _bounds(success)[0] <= 0 <= _bounds(success)[1]
+        keeps_success = all(abs(bound) <= _MARGIN for bound in _bounds(success))
+        is_shown = share >= 0.5 and _bounds(calls)[1] < 0 and keeps_success
+        verdict = "half the calls at equal success" if is_shown else "not shown"
         lines.append(
             f"OTC: {share:.0%} fewer tool calls than with plain outcomes ({_interval(calls, 3)} calls), success"
-            f" {_interval([100 * gap for gap in success], 1)} points: {'reproduced' if is_reproduced else 'not shown'}."
+            f" {_interval([100 * gap for gap in success], 1)} points: {_with_enough_seeds(verdict, calls)}."
         )
     for claim in CLAIMS:
         by_reward = _of(rows, claim)
@@ -231,10 +235,21 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
 def _better(claim: str, by_reward: dict[str, list[dict[str, Any]]], one: str, other: str) -> str:
     gaps = [100 * gap for gap in _gaps(by_reward, one, other, "success")]
     low, high = _bounds(gaps)
-    verdict = "better" if low > 0 else "worse" if high < 0 else "better on average, not significantly"
-    if low <= 0 <= high and statistics.fmean(gaps) <= 0:
-        verdict = "no better"
-    return f"{claim}: {one} against {other}, {_interval(gaps, 1)} points: {verdict}."
+    verdict = "better" if low > 0 else "worse" if high < 0 else "cannot tell"
+    if all(_gain(by_reward[reward]) <= 0 for reward in (one, other)):
+        verdict = "not counted, since neither learns"
+    return f"{claim}: {one} against {other}, {_interval(gaps, 1)} points: {_with_enough_seeds(verdict, gaps)}."
+
+
+def _with_enough_seeds(verdict: str, gaps: Sequence[float]) -> str:
+    """Return a verdict, or that there are too few seeds for one."""
+    needs_seeds = len(gaps) < _SEEDS and verdict not in ("cannot tell", "not counted, since neither learns")
+    return f"cannot tell with {len(gaps)} seeds (a verdict needs {_SEEDS})" if needs_seeds else verdict
+
+
+def _gain(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Return the mean success after training less that before."""
+    return statistics.fmean(row["success_after"] - row["success_before"] for row in rows)
 
 
 def _gaps(by_reward: dict[str, list[dict[str, Any]]], one: str, other: str, key: str) -> list[float]:
@@ -243,11 +258,8 @@ def _gaps(by_reward: dict[str, list[dict[str, Any]]], one: str, other: str, key:
 
 
 def _bounds(gaps: list[float]) -> tuple[float, float]:
-    mean = statistics.fmean(gaps)
-    if len(gaps) < 2:
-        return (mean, mean)
-    half = float(student.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
-    return (mean - half, mean + half)
+    low, high, _ = t_interval(gaps)
+    return (low, high)
 
 
 def _interval(gaps: list[float], digits: int) -> str:

@@ -8,10 +8,12 @@ import pytest
 
 from support.small import SMALL
 from whetstone.assembly.assembly import assemble
+from whetstone.cli.rollout import play_rollout
 from whetstone.environments import ToolEnvironment
 from whetstone.errors import InfrastructureError
 from whetstone.recipe import load_recipe
 from whetstone.tools import pocket_calculator
+from whetstone.training.cost_estimate import estimate_cost
 from whetstone.training.supervised import DemonstrationBatch, sample_demonstrations
 from whetstone.trajectory import EndReason
 
@@ -113,3 +115,11 @@ def test_demonstrations_have_their_own_maximum_number_of_turns(assembly):
         (episode,) = asyncio.run(sample_demonstrations(assemble(resolved, assembly.policy), 0, 1)).episodes
         assert len(episode.turns) == turns
         assert episode.solved == (limit == 7)
+    resolved = resolved.with_changes({"supervised.max_turns": 7, "tasks.recheck": 0.0, "supervised.tasks.recheck": 1.0})
+    assembled = assemble(resolved, assembly.policy)
+    (shown,) = asyncio.run(play_rollout(assembled, 1, expert=True))
+    assert (len(shown.turns), shown.solved) == (7, True)
+    resolved = resolved.with_changes({"ablations": None})
+    supervised, _, evaluations = estimate_cost(resolved, judges=0).stages
+    assert supervised.tool_calls == supervised.episodes * 7
+    assert evaluations.tool_calls == evaluations.episodes * 5

@@ -67,9 +67,9 @@ def masked_probability(answer: Sequence[int], weights: Tensor) -> float:
 def masked_turns_have_the_distribution_that_was_sampled() -> list[Figure]:
     """On a model of three tokens of whose seven answers three are allowed, the recorded log-probs of masked turns are
     those of the renormalized distribution and sum to probability 1; the expectation of the metric `allowed_probability`
-    is the probability of an allowed answer without the mask; with the recorded log-probs in the ratio, the expected
-    gradient of the objective is that of the policy's return from allowed answers. The fraction of masked turns falls
-    linearly to 0."""
+    is the probability of an allowed answer without the mask; with the recorded log-probs in an unclipped ratio of the
+    whole answer, the expected gradient of the objective is that of the policy's return from allowed answers (ratios of
+    single tokens ignore the tokens before them, as everywhere). The fraction of masked turns falls linearly to 0."""
     weights = torch.tensor([[0.4, -0.3, 1.1], [0.2, 0.9, -0.5], [-1.0, 0.3, 0.6]], dtype=torch.float64)
     rewards: Mapping[tuple[int, ...], float] = {(A, END): 1.0, (A, B, END): -0.5, (B, B, END): 2.0}
     tokens = {answer: mark_masked(sample_masked(answer, weights), trained=True, is_plain=True) for answer in _ALLOWED}

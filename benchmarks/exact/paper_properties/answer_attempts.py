@@ -32,7 +32,7 @@ def give_the_answer_away(question: Question) -> Mapping[str, Any]:
 
 
 def _play_all(wrapper: TryAgain) -> Evaluation:
-    """Play all values of x with a policy that tries the middle of the remaining values."""
+    """Play all values of x with a policy that tries the middle of the remaining values and copies answers."""
     groups = []
     for value in range(_VALUES):
         task = Task(str(value), f"x + 3 = {value + 3}", private={"answer": value})
@@ -53,6 +53,7 @@ async def _play(wrapper: TryAgain, task: Task) -> Any:
         result = await environment.step(assistant(texts[-1]))
         ended, advice = result.terminated, {message.text for message in result.observation.messages}
         bounds = {"Too low.": (guess + 1, _VALUES), "Too high.": (0, guess)}
+        bounds |= {f"It is {value}.": (value, value + 1) for value in range(_VALUES)}  # a copied answer
         low, high = next((bounds[text] for text in bounds if text in advice), (0, _VALUES))
         candidates = [value for value in candidates if low <= value < high and value != guess]
     await environment.close()
@@ -62,7 +63,8 @@ async def _play(wrapper: TryAgain, task: Task) -> Any:
 @exact("mint", of=(TryAgain, summarize_episodes), note="the policy is scripted, and the subset is one equation")
 def feedback_in_words_raises_success_by_attempt() -> list[Figure]:
     """Seven equally frequent answers: with a fixed sentence after a wrong answer, attempt k solves k of 7; with advice
-    on the direction 1, 3 and 7 of 7; advice that contains the answer is replaced, so that copying it wins nothing."""
+    on the direction 1, 3 and 7 of 7. Advice that contains the answer is replaced, so that a policy that would copy it
+    wins nothing."""
     judged = {name: {"name": "scripted", "answers": f"paper_properties.answer_attempts:{name}"}
               for name in ("compare_with_sum", "give_the_answer_away")}  # fmt: skip
     plain = _play_all(TryAgain(attempts=3))

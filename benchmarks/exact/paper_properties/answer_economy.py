@@ -143,7 +143,8 @@ def _read_state(question: Question) -> Mapping[str, Any]:
 def evidence_agrees_with_the_state_at_lower_cost() -> list[Figure]:
     """Half of 40 episodes of ten steps with known states are done. A judge that reads one named step agrees with the
     state in all of them, as does a judge of all steps, and reads a tenth of the text; a claim in the agent's own words,
-    or a step that shows nothing, proves nothing."""
+    or a step that shows nothing, proves nothing. A step whose state changed later is accepted: only a judge of all
+    steps detects it."""
     read = {"one step": 0, "all steps": 0}
     agreed = {"one step": 0, "all steps": 0}
 
@@ -158,6 +159,7 @@ def evidence_agrees_with_the_state_at_lower_cost() -> list[Figure]:
 
     read["forged"] = read["empty step"] = 0
     forged = empty = 0
+    read["stale"] = read["stale, all steps"] = 0
     for number in range(40):
         is_saved = number % 2 == 0
         texts = [f"step {number}-{k} opens a page with some text" for k in range(9)]
@@ -168,10 +170,18 @@ def evidence_agrees_with_the_state_at_lower_cost() -> list[Figure]:
         agreed["all steps"] += judge("all steps", episode, ", ".join(map(str, range(1, 11)))) == is_saved
         forged += not is_saved and judge("forged", episode, "10, 11")
         empty += judge("empty step", episode, "3")
+    lost = make_episode(
+        [
+            replace(make_turn("", [("act", "{}")]), observation=(tool_result(f"state: {state}"),))
+            for state in ("saved", "draft")
+        ]
+    )
     return [
         Figure("agreement with the state, one step of 40", "=", 40, agreed["one step"]),
         Figure("agreement with the state, all steps", "=", 40, agreed["all steps"]),
         Figure("text read, one step over all", "<", 0.12, read["one step"] / read["all steps"]),
         Figure("unfinished tasks proved by own words", "=", 0, forged),
         Figure("tasks proved by a step that shows nothing", "=", 0, empty),
+        Figure("a saved state that was lost later, by the named step", "=", 1, judge("stale", lost, "1")),
+        Figure("the same by all steps", "=", 0, judge("stale, all steps", lost, "1, 2")),
     ]

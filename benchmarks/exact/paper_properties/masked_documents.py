@@ -20,13 +20,15 @@ from whetstone.tools.search import Search
 from whetstone.trajectory import Task
 
 _NAMES = ("Ada", "Bela", "Cato", "Dora", "Egon", "Fritz", "Gita", "Hugo")
+_TOWNS = ("Lindau", "Soria", "Malmo", "Trento", "Vaasa", "Bergen", "Pula", "Cadiz")
+"""Towns of the mayors; no part of a name is part of its town."""
 
 
 def _write_documents(folder: str) -> None:
     for number, name in enumerate(_NAMES):
-        other = _NAMES[(number + 1) % len(_NAMES)]
-        text = f"The mayor of the old town near the river {name}burg is {name} Meyer, elected in {1900 + number}. The "
-        text += f"twin town is {other}stadt, and its mayor wrote {10 + number} letters to {name} Meyer."
+        town, other = _TOWNS[number], _TOWNS[(number + 1) % len(_TOWNS)]
+        text = f"The mayor of the old town near the river {town} is {name} Meyer, elected in {1900 + number}. The "
+        text += f"twin town is {other}, and its mayor wrote {10 + number} letters to {name} Meyer."
         (Path(folder) / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
@@ -44,8 +46,8 @@ def _success(task: Task, answer: str) -> bool:
 def masked_passages_are_solved_by_search_only() -> list[Figure]:
     """For passages of eight documents with one to three masks: the answers restore the passage, occur nowhere in the
     prompt, and are as many as the tag has masks; no passage is on both sides of the split; a player that searches and
-    reads the passage solves all, one that answers with a word of the prompt none, and one that knows each name with
-    probability 1/2 solves a fraction of 1/2, 1/4 and 1/8."""
+    reads the passage solves all, one that answers with a word of the prompt, or with two of its words in any order,
+    none, and one that knows each name with probability 1/2 solves a fraction of 1/2, 1/4 and 1/8."""
     with tempfile.TemporaryDirectory() as folder:
         _write_documents(folder)
         source = Masked(corpus=folder, held_out_fraction=0.25)
@@ -58,7 +60,10 @@ def masked_passages_are_solved_by_search_only() -> list[Figure]:
             answers = str(task.private["answer"]).split("; ")
             broken += _fill(task, answers) not in documents or task.tags["kind"] != f"{len(answers)} masks"
             leaked += any(re.search(rf"\b{re.escape(answer)}\b", task.prompt) is not None for answer in answers)
-            copied += any(_success(task, word) for word in re.findall(r"\w+", task.prompt))
+            words = re.findall(r"\w+", task.prompt)
+            copied += any(_success(task, word) for word in words)
+            pairs = {one + gap + other for one in words for other in words for gap in (" ", "")}
+            copied += len(answers) == 1 and answers[0] in pairs
             for subset in range(2 ** len(answers)):
                 texts = [answer if subset >> k & 1 else "unknown" for k, answer in enumerate(answers)]
                 known[len(answers)] += _success(task, "; ".join(texts)) / 2 ** len(answers) / len(_NAMES)
@@ -70,7 +75,7 @@ def masked_passages_are_solved_by_search_only() -> list[Figure]:
         Figure("tasks with an answer in the prompt", "=", 0, leaked),
         Figure("passages in training and held-out tasks", "=", 0, len(sides[0] & sides[1])),
         Figure("tasks that the expert solves by one search", "=", 24, solved),
-        Figure("tasks that a word of the prompt solves", "=", 0, copied),
+        Figure("tasks that one or two words of the prompt solve", "=", 0, copied),
         *(Figure(f"success with {k} masks, each known with probability 1/2", "=", 0.5**k, known[k]) for k in known),
     ]
 

@@ -21,35 +21,43 @@ _SMALL = [
 ]  # fmt: skip
 
 
-def answer_with_zero(conversation: Sequence[Message], tools: Any, seed: int) -> str:
-    """Answer 0 to every task; a script."""
-    return "0"
+_CONSTANT = {"answer": "0"}
+"""Answer of the script and the person to every task: that of the first task, once the expert has played it."""
+
+
+def answer_constantly(conversation: Sequence[Message], tools: Any, seed: int) -> str:
+    """Return the same answer to every task; a script."""
+    return _CONSTANT["answer"]
 
 
 def _play(player: str | None) -> list[Group]:
     groups: list[Group] = []
     agent = load_agent("demo", _SMALL, player)
-    with mock.patch("builtins.input", return_value="0"), mock.patch("click.echo"):
+    with mock.patch("builtins.input", return_value=_CONSTANT["answer"]), mock.patch("click.echo"):
         evaluate_agent(agent, seed=3, record=None, progress=Progress(quiet=True), on_group=groups.append)
     return groups
 
 
-@exact("mosaic", of=build_player, note="the model is an untrained policy, and the person a stub that types 0")
+@exact("mosaic", of=build_player, note="the model is an untrained policy, and the person a stub that types one answer")
 def model_script_and_person_get_one_table() -> list[Figure]:
     """An untrained model, the expert of the tasks, a script and a person play the same six tasks under the same seed:
     all read the same first messages, and one table has a paired row for each two of them. The expert solves every task;
-    the script and the person, who both answer 0, solve exactly the tasks with this answer."""
-    script = "paper_properties.players:answer_with_zero"
-    played = {name or "model": _play(name) for name in (None, "expert", script, "person")}
+    the script and the person, who give the answer of the first task to all, solve exactly the tasks with this
+    answer."""
+    script = "paper_properties.players:answer_constantly"
+    played = {name or "model": _play(name) for name in (None, "expert")}
+    constant = _CONSTANT["answer"] = str(played["expert"][0].task.private["answer"])
+    played |= {name: _play(name) for name in (script, "person")}
     openings = {name: {g.task.id: g.trajectories[0].opening for g in groups} for name, groups in played.items()}
     solved = {name: {g.task.id: float(g.trajectories[0].solved) for g in groups} for name, groups in played.items()}
-    zeros = sum(str(group.task.private["answer"]) == "0" for group in played["expert"])
+    same = sum(str(group.task.private["answer"]) == constant for group in played["expert"])
     pairs = compare_pairs({name: {0: tasks} for name, tasks in solved.items()})
     return [
         Figure("players with other first messages", "=", 0, sum(o != openings["model"] for o in openings.values())),
         Figure("tasks solved by the expert, of 6", "=", 6, sum(solved["expert"].values())),
-        Figure("tasks solved by the script", "=", zeros, sum(solved[script].values())),
-        Figure("tasks solved by the person", "=", zeros, sum(solved["person"].values())),
+        Figure("tasks solved by the script", "=", same, sum(solved[script].values())),
+        Figure("tasks solved by the person", "=", same, sum(solved["person"].values())),
+        Figure("tasks with the answer of the first task", ">", 0, same),
         Figure("paired rows of four players", "=", 6, len(pairs)),
         Figure("least number of paired tasks", "=", 6, min(pair.tasks for pair in pairs)),
     ]

@@ -34,6 +34,12 @@ def agree_always(question: Question) -> Mapping[str, Any]:
     return answer | ({"quote": question.ask.split('"')[1]} if "quote" in answer else {})
 
 
+def agree_with_any_line(question: Question) -> Mapping[str, Any]:
+    """Call every item met, with the last line of the step as the quote."""
+    quote = question.material["step"].split("\n")[-1].partition(": ")[2]
+    return {**read_step(question), "met": True, "quote": quote}
+
+
 def _score(answers: Any, steps: list[Turn], *, quotes: bool = True) -> Score:
     items = [
         {"id": words, "question": f'Does a tool report "{words}"?', "weight": 0.5, "focus_on": "tool results"}
@@ -51,7 +57,8 @@ def _call(result: str) -> Turn:
 def items_are_met_only_with_a_quote_of_the_record() -> list[Figure]:
     """Over all 27 episodes of three steps that find the order, pay the refund or do neither, the rewards of steps are
     the weights of the items, each granted once, at the first step whose tool result shows it. A judge that agrees with
-    everything changes no reward, and claims in the agent's own words earn nothing."""
+    everything and invents its quotes changes no reward, and claims in the agent's own words earn nothing. A judge that
+    quotes a line of the record which does not show the item is not detected."""
     results = (*_WANTED, "nothing to see here")
     wrong = lenient = 0
     for episode in itertools.product(results, repeat=3):
@@ -64,9 +71,11 @@ def items_are_met_only_with_a_quote_of_the_record() -> list[Figure]:
     with_call = [replace(idle, message=replace(idle.message, content=claim[0].message.content))]
     return [
         Figure("episodes of 27 with other rewards", "=", 0, wrong),
-        Figure("the same with a judge that agrees with everything", "=", 0, lenient),
+        Figure("the same with a judge that agrees with everything and invents quotes", "=", 0, lenient),
         Figure("its reward without quotes for three idle steps", "=", 1.0,
                _score(agree_always, [idle] * 3, quotes=False).parts["checklist"]),
+        Figure("its reward if it quotes any line of them", "=", 1.0,
+               _score(agree_with_any_line, [idle] * 3).parts["checklist"]),
         Figure("claims in the agent's own words", "=", 0.0, _score(read_step, claim).parts["checklist"]),
         Figure("the same next to a call", "=", 0.0, _score(agree_always, with_call).parts["checklist"]),
         Figure("quote of a single word", "=", 0.0,

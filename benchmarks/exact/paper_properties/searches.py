@@ -67,7 +67,8 @@ def _overlap(plan: Sequence[str]) -> Callable[..., Any]:
        note="the value is the overlap with a plan in memory, less a cost per turn; no self-consistency")  # fmt: skip
 def a_star_needs_fewer_expansions_than_depth_first() -> list[Figure]:
     """Over all 27 plans of three calls of three tools, A* and depth-first search find the only valid plan; depth-first
-    search expands 4a + b + 2 paths for the plan (a, b, c), seven on average, and A* about half as many."""
+    search expands 4a + b + 2 paths for the plan (a, b, c), seven on average. A* with a value that knows the calls of
+    the plan, in any order, expands about half as many."""
     expansions: dict[str, list[int]] = {"a_star": [], "depth_first": []}
     num_found, wrong = 0, 0
     for plan in product("012", repeat=_DEPTH):
@@ -155,7 +156,8 @@ def verifier_orders_the_pairs_of_sibling_turns() -> list[Figure]:
 def process_scorer_ranks_better_than_outcome_scorer() -> list[Figure]:
     """If each label of three steps, and the label of the outcome, is wrong with probability 0.2, the mean of the step
     labels ranks the right trace above a wrong one more often than the outcome label, on average over all seven wrong
-    traces and all errors; it ranks better the more steps are wrong, and worse than the outcome label if one is."""
+    traces and all errors; it ranks better the more steps are wrong, and worse than the outcome label if one is. So it
+    ranks worse than the outcome label if wrong traces have few wrong steps, such as each with probability 0.2."""
     reward = StepLabels(together="mean")
     episode = make_episode([make_turn("step")] * _DEPTH)
 
@@ -174,10 +176,13 @@ def process_scorer_ranks_better_than_outcome_scorer() -> list[Figure]:
         return total
 
     ranks = {truth: rank(truth) for truth in values if sum(truth) < _DEPTH}
+    rare = {truth: 0.2 ** truth.count(0) * 0.8 ** truth.count(1) for truth in ranks}
     by_errors = [rank((0,) * k + (1,) * (_DEPTH - k)) for k in range(1, _DEPTH + 1)]
     return [
         Figure("rank@1 of two with the step labels, bound: the outcome label's 0.8", ">", 0.8,
                sum(ranks.values()) / len(ranks)),
+        Figure("the same with steps that are wrong with probability 0.2, bound: 0.8", "<", 0.8,
+               sum(ranks[truth] * share for truth, share in rare.items()) / sum(rare.values())),
         Figure("rank@1 with one wrong step, bound: the outcome label's 0.8", "<", 0.8, by_errors[0]),
         Figure("rank@1 with two wrong steps minus that with one", ">", 0, by_errors[1] - by_errors[0]),
         Figure("rank@1 with three wrong steps minus that with two", ">", 0, by_errors[2] - by_errors[1]),

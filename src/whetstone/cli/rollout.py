@@ -44,7 +44,10 @@ _OF_GROUPS = (
 def rollout_command(
     run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: bool, allow_effects: bool, as_json: bool
 ) -> None:
-    """Play episodes of RUN_OR_RECIPE on training tasks and show them as conversations."""
+    """Play episodes of RUN_OR_RECIPE on training tasks and show them as conversations.
+
+    The expert plays as for the supervised stage: on its tasks and with its maximum number of turns.
+    """
     run_dir = Path(run_or_recipe)
     unread = (*LEARNING, *_OF_GROUPS, "evaluation", *(("policy",) if run_dir.is_dir() else ()))
     warn_unused_overrides([each for each in overrides if not expert or not each.startswith("supervised.")], unread,
@@ -63,7 +66,7 @@ def rollout_command(
     assembly = whetstone.assembly.assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
     if expert and not isinstance(assembly.demonstration_source, whetstone.tasks.Expert):
         raise RecipeError(f'--expert: the source "{resolved.recipe.tasks.source}" has no expert; omit the option')
-    trajectories = asyncio.run(_sample(assembly, count, expert))
+    trajectories = asyncio.run(play_rollout(assembly, count, expert=expert))
     tools = compute_tool_statistics(call for trajectory in trajectories for call in trajectory.calls)
     for line in describe_failing_tools(tools):
         click.secho(sanitize_text(f"whetstone: {line}"), err=True)
@@ -76,15 +79,23 @@ def rollout_command(
         show_tools(tools)
 
 
-async def _sample(assembly: RunComponents, count: int, expert: bool) -> list[Trajectory]:
+async def play_rollout(assembly: RunComponents, count: int, *, expert: bool) -> list[Trajectory]:
+    """Play training tasks with the policy, or demonstrations as the supervised stage has them.
+
+    Args:
+        assembly: Components of the run.
+        count: Number of episodes.
+        expert: Whether the expert plays.
+    """
     recipe = assembly.resolved.recipe
     engine = assembly.build_engine()
     try:
-        actor = (
-            assembly.expert_actor() if expert else assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
-        )
-        collector = assembly.build_collector(actor, method=None if expert else assembly.method)
-        plans = whetstone.rollout.make_plans((assembly.source.task(index) for index in range(count)), seed=recipe.seed)
+        if expert:
+            source, collector = assembly.demonstration_source, assembly.build_demonstration_collector()
+        else:
+            actor = assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
+            source, collector = assembly.source, assembly.build_collector(actor, method=assembly.method)
+        plans = whetstone.rollout.make_plans((source.task(index) for index in range(count)), seed=recipe.seed)
         return await asyncio.gather(*map(collector.sample, plans))
     finally:
         await engine.close()

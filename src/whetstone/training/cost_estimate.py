@@ -42,6 +42,8 @@ class StageWork:
     """Name of the stage without that of an ablation, by which measured rates are found."""
     is_scored: bool = True
     """Whether the reward scores its episodes."""
+    max_turns: int = 0
+    """Maximum number of turns of its episodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ def estimate_cost(resolved: Resolved, *, judges: int, trial: TrialResult | None 
         judges: Number of judges of the reward. Without a trial, one request per judge and scored episode is assumed.
         trial: Measured rates; None: only counts that follow from the recipe.
     """
-    stages = [_stage_cost(part, resolved, judges, trial) for part in run_work(resolved)]
+    stages = [_stage_cost(part, judges, trial) for part in run_work(resolved)]
     memory = estimate_memory_shares(resolved, trains=True)
     start = None if trial is None else trial.start_seconds
     return RunCost(stages, memory, start, trial, max_calls_per_turn(resolved))
@@ -209,11 +211,23 @@ def _stage_work(resolved: Resolved, name: str = "") -> Iterator[StageWork]:
     evaluated = count_evaluation(resolved) * (1 + len(recipe.own_stages))
     for kind, stage in recipe.own_stages.items():
         is_scored = isinstance(stage, ReinforcementSettings | SamplingSettings | DistillationSettings)
-        yield StageWork(name or kind, stage.steps, _played(resolved, stage), name or kind, is_scored)
+        max_turns = max_turns_of_stage(resolved, stage)
+        yield StageWork(name or kind, stage.steps, _played(resolved, stage), name or kind, is_scored, max_turns)
         interval = recipe.evaluation.interval_steps
         if isinstance(stage, ReinforcementSettings) and interval:
             evaluated += stage.steps // interval * recipe.evaluation.interval_episodes
-    yield StageWork(EVALUATION, 0, evaluated, EVALUATION)
+    yield StageWork(EVALUATION, 0, evaluated, EVALUATION, max_turns=recipe.environment.max_turns)
+
+
+def max_turns_of_stage(resolved: Resolved, stage: OptimizerSettings) -> int:
+    """Return the maximum number of turns of the episodes of a stage; demonstrations can have their own.
+
+    Args:
+        resolved: Recipe of the stage.
+        stage: Settings of the stage.
+    """
+    own = stage.max_turns if isinstance(stage, SupervisedSettings) and stage.data is None else None
+    return own or resolved.recipe.environment.max_turns
 
 
 def _played(resolved: Resolved, stage: OptimizerSettings) -> int:
@@ -224,10 +238,10 @@ def _played(resolved: Resolved, stage: OptimizerSettings) -> int:
     return 0
 
 
-def _stage_cost(part: StageWork, resolved: Resolved, judges: int, trial: TrialResult | None) -> StageCost:
+def _stage_cost(part: StageWork, judges: int, trial: TrialResult | None) -> StageCost:
     scored = part.episodes if part.is_scored else 0
     if trial is None:
-        calls = part.episodes * resolved.recipe.environment.max_turns
+        calls = part.episodes * part.max_turns
         return StageCost(part.name, part.updates, part.episodes, calls, scored * judges)
     rates = trial.rates.get(part.key)
     if rates is None:

@@ -18,7 +18,7 @@ from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.reporting import read_trajectories
 from whetstone.tools import CallPolicy, Effect, Toolset
 from whetstone.tools.side_effects import describe_declaration, describe_effects
-from whetstone.training.cost_estimate import count_episodes, max_calls_per_turn
+from whetstone.training.cost_estimate import count_episodes, max_calls_per_turn, max_turns_of_stage
 
 Ask = Callable[[str], bool]
 """Asks a person a yes-or-no question, such as whether tools may be called, and returns the answer."""
@@ -106,8 +106,8 @@ def expect_calls(parts: Sequence[Part], measured: Path | None, log: Callable[[st
             if name == settings.name:  # a custom agent is started once per episode
                 count[name] += number
             else:
-                count[name] += number * (settings.max_turns if rates is None else rates.get(name, 0.0))
-    turns = max(resolved.recipe.environment.max_turns for resolved, _ in parts)
+                count[name] += number * (_longest_episode(resolved) if rates is None else rates.get(name, 0.0))
+    turns = max(_longest_episode(resolved) for resolved, _ in parts)
     max_calls = max(max_calls_per_turn(resolved) for resolved, _ in parts)
     several = f" of at most {max_calls}" if max_calls > 1 else ""
     basis = f"{episodes:,} episodes × {turns} turns × 1 call{several} per turn"
@@ -117,6 +117,13 @@ def expect_calls(parts: Sequence[Part], measured: Path | None, log: Callable[[st
     elif rates is not None:
         basis, is_mean = f"{episodes:,} episodes × mean calls per episode in the last evaluation of {measured}", True
     return RealCalls(effects, {name: round(number) for name, number in count.items()}, basis, is_mean)
+
+
+def _longest_episode(resolved: Resolved) -> int:
+    """Return the maximum number of turns of an episode or a demonstration."""
+    recipe = resolved.recipe
+    stages = (max_turns_of_stage(resolved, stage) for stage in recipe.own_stages.values())
+    return max(recipe.environment.max_turns, *stages, 0)
 
 
 def measured_rates(run_dir: Path) -> dict[str, float] | None:

@@ -1,8 +1,8 @@
 """Duration weights: slow turns count as much per second as fast ones (reinforcement learning for ML engineering).
 
 Note:
-    Workers that play for a fixed time finish more fast episodes than slow ones. Without the weight, the policy drifts
-    to actions that are fast and poor.
+    Workers that play for a fixed time and repeat their actions finish more fast episodes than slow ones. Without the
+    weight, the policy drifts to actions that are fast and poor.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ def duration_weighted(advantages: PerTurn, turn_seconds: PerTurn, *, max_ratio: 
 
         A'_m = A_m · min(Δt_m / mean(Δt), max_ratio)
 
-    Unchanged if no duration was measured (all are 0). Use it if episodes of very different duration are sampled at the
-    same time and updates do not wait for the slowest.
+    Unchanged if no duration was measured (all are 0). Use it only if updates do not wait for the slowest episodes, so
+    that slow ones are missing in proportion to their duration. If all sampled episodes are trained, as by default, they
+    have the frequencies of the policy, and the weight favors slow actions even if they are worse.
 
     Args:
         advantages: [M] of any estimator.
