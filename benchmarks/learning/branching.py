@@ -161,7 +161,7 @@ def format_page(result: dict[str, Any]) -> str:
             lines.append(f"| {world} | {strategy} | {' | '.join(cells)} | {before} | {after} | {gain} | {difference} |")
     seeds = len({row["seed"] for row in rows})
     if seeds < SEEDS:
-        lines += ["", f"With {seeds} seeds, which strategy is better cannot be told; a verdict needs {SEEDS}."]
+        lines += ["", f"{seeds} seeds do not show which strategy is better; a verdict needs {SEEDS}."]
     return "\n".join(lines) + "\n"
 
 

@@ -237,8 +237,8 @@ def play_expert(game):
 @pytest.mark.parametrize("style", ["outline", "html", "markdown"])
 def test_every_style_of_page_shows_the_same_elements(style):
     _, task, text = console(1, styles=[style])
-    asked, title, *lines = text.splitlines()
-    assert (asked, title) == (task.private["asked"], "settings")
+    request, title, *lines = text.splitlines()
+    assert (request, title) == (task.private["request"], "settings")
     labels = ["orders", "customers", "dark", "alerts", "save"]
     assert [
         str(number) in line and label in line for number, (label, line) in enumerate(zip(labels, lines, strict=True), 1)

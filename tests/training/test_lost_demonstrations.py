@@ -117,8 +117,8 @@ def test_demonstrations_have_their_own_maximum_number_of_turns(assembly):
         assert episode.solved == (limit == 7)
     resolved = resolved.with_changes({"supervised.max_turns": 7, "tasks.recheck": 0.0, "supervised.tasks.recheck": 1.0})
     assembled = assemble(resolved, assembly.policy)
-    (shown,) = asyncio.run(play_rollout(assembled, 1, expert=True))
-    assert (len(shown.turns), shown.solved) == (7, True)
+    (demonstration,) = asyncio.run(play_rollout(assembled, 1, expert=True))
+    assert (len(demonstration.turns), demonstration.solved) == (7, True)
     resolved = resolved.with_changes({"ablations": None})
     supervised, _, evaluations = estimate_cost(resolved, judges=0).stages
     assert supervised.tool_calls == supervised.episodes * 7

@@ -74,7 +74,7 @@ def _lengths() -> dict[tuple[str, int], list[int]]:
 def path_efficiency_is_one_only_on_the_shorter_kind() -> list[Figure]:
     """Breadth-first search over all states finds the shortest number of actions on pages, with calls and with both; the
     expert needs as many, and has a path efficiency of 1. Settings are nearer by page, customers by calls, so an agent
-    with one kind alone loses path efficiency."""
+    with only one kind loses path efficiency."""
     lengths = _lengths()
     experts, efficiencies = 0, []
     for (interface, level), shortest in lengths.items():
@@ -94,9 +94,9 @@ def path_efficiency_is_one_only_on_the_shorter_kind() -> list[Figure]:
                sum(p < c for p, c in zip(lengths["pages", 1], lengths["calls", 1], strict=True))),
         Figure("customers with fewer calls than page actions, of 4", "=", _TASKS,
                sum(c < p for p, c in zip(lengths["pages", 3], lengths["calls", 3], strict=True))),
-        Figure("path efficiency with calls alone", "<", 1.0,
+        Figure("path efficiency with calls only", "<", 1.0,
                fmean(least / n for least, n in zip(both, calls, strict=True))),
-        Figure("path efficiency with pages alone", "<", 1.0,
+        Figure("path efficiency with pages only", "<", 1.0,
                fmean(least / n for least, n in zip(both, pages, strict=True))),
     ]  # fmt: skip
 
@@ -104,7 +104,7 @@ def path_efficiency_is_one_only_on_the_shorter_kind() -> list[Figure]:
 @exact("gui-r1", of=[WebPages, WebPagesTasks], note="text pages in place of screenshots; no run with the reward")
 def the_rule_reward_is_one_only_on_the_path_of_the_expert() -> list[Figure]:
     """The rule reward of an action is the fraction of kind, target and text that equal the expert's, and that of an
-    episode the mean over its actions, so long episodes gain nothing. It is 1 for the expert in all three styles, and
+    episode the mean over its actions; long episodes gain nothing. It is 1 for the expert in all three styles, and
     none of 600 random players that fails reaches it. One wrong part of three costs a third."""
     failed = []
     draw = derive_random("random players on pages")

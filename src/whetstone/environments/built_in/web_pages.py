@@ -131,13 +131,13 @@ class WebPages(PlainGame):
         self.page, self.form, self.found, self.saved, self.saved_record = ("home", 0), {}, {}, None, ""
         self.steps, self.calls, self.match = 0, 0, 0.0
         self.shortest = min(map(len, self._plans()))
-        return GameObservation(f"{own['asked']}\n{self._seen()}")
+        return GameObservation(f"{own['request']}\n{self._seen()}")
 
     def act(self, command: str) -> GameObservation:
         """Execute an action and return the next page, or the answer of the call."""
-        given, expected = command.split(maxsplit=2) or [""], self.solve().split(maxsplit=2)
-        kind, *rest = given
-        self.match += sum(map(str.__eq__, given, expected)) / max(len(given), len(expected))
+        parts, expected = command.split(maxsplit=2) or [""], self.solve().split(maxsplit=2)
+        kind, *rest = parts
+        self.match += sum(map(str.__eq__, parts, expected)) / max(len(parts), len(expected))
         self.steps += 1
         self.calls += kind == "call"
         answer = self._call(command) if kind == "call" else self._operate(kind, *rest)
@@ -179,8 +179,8 @@ class WebPages(PlainGame):
             for name, changed in self.found.items():
                 key, fields = records[name]
                 for field, values in FIELDS[name.split()[0]].items():
-                    held = changed.get(field, fields[field])
-                    known += [f"call set {key} {field} {value}" for value in values if value != held]
+                    present = changed.get(field, fields[field])
+                    known += [f"call set {key} {field} {value}" for value in values if value != present]
                 known.append(f"call save {key}")
         return known
 
@@ -229,9 +229,9 @@ class WebPages(PlainGame):
         key, fields = build_records(self.seed)[self.record]
         if self.record not in self.found:
             yield f"call find {self.record}"
-        held, right = {**fields, **self.found.get(self.record, {})}, {**fields, **self.wanted}
+        present, right = {**fields, **self.found.get(self.record, {})}, {**fields, **self.wanted}
         for field in fields:
-            if held[field] != right[field]:
+            if present[field] != right[field]:
                 yield f"call set {key} {field} {right[field]}"
         yield f"call save {key}"
 
@@ -275,8 +275,8 @@ class WebPages(PlainGame):
             return None
         if verb == "find" and words in records:
             key, fields = records[words]
-            shown = {**fields, **self.found.setdefault(words, {})}
-            return f"{key}: {', '.join(f'{field} {value}' for field, value in shown.items())}"
+            present = {**fields, **self.found.setdefault(words, {})}
+            return f"{key}: {', '.join(f'{field} {value}' for field, value in present.items())}"
         key, field, value = [*words.split(maxsplit=2), "", ""][:3] if words else ("", "", "")
         name = next((name for name in self.found if records[name][0] == key), "")
         if verb == "save" and name and not field:
@@ -374,6 +374,6 @@ class WebPagesTasks(GameTasks):
             "wanted": wanted,
             "style": style,
             "interface": self.interface,
-            "asked": f"Of {record}, set {changes}.",
+            "request": f"Set {changes} in {record}.",
         }
         return Task("", "", private, {"kind": kind, "style": style})
