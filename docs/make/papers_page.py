@@ -6,7 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from whetstone.analysis.exact import ExactRow, stored_rows
+from whetstone.analysis.exact import SHOWN, ExactRow, stored_rows
 from whetstone.analysis.paper_verdicts import (
     DECIDED,
     ELSEWHERE,
@@ -37,17 +37,20 @@ Each paper has two verdicts.
 {analogies} of {count} papers are on another subject (robots, chips, trading); their claims are analogies and are listed
 separately. The {not_run} papers that were not run are on [a separate page]({page}).
 
-**Exact.** *Property shown*: an enumeration on the built-in component, without training, has the value that the paper
-claims ([exact checks](#exact-checks)). *Formula equals released code* and *formula as in the paper*: tests compare the
-component with worked numbers of that source; no paper has these verdicts before an audit of its tests. *Simpler than
-the paper*: the difference is listed.
+**Exact.** *Property shown*: in a small setting that is enumerated, the built-in component has a property from which
+the claim would follow ([exact checks](#exact-checks)); players, judges and policies are often scripts. It is no
+statement about trained models. Of these papers, {simpler} are simpler than the paper and {shown_analogies} are
+analogies. *Formula equals released code* and *formula as in the paper*: tests compare the component with worked
+numbers of that source; no paper has these verdicts before an audit of its tests. *Simpler than the paper*: the
+difference is listed.
 
 **Effect here.** Small policies in small environments, with budgets of minutes.
 
 - *Better* or *worse*: the 95 % interval of the difference excludes 0. *No difference of 5 points*: it is within ±5
   points. *Cannot tell*: all else, and every claim with fewer than 8 seeds.
-- *Not testable here*: the baseline does not meet the entry rule (it starts at 20 to 45 % success, gains at least 20
-  points in every seed and ends below 85 %), both contenders are equal in every task, or a stated reason.
+- *Not testable here*: the baseline does not meet the entry rule (it starts on average at 20 to 45 % success, gains
+  at least 20 points in every seed and ends below 85 %), both contenders are equal in every task, or a stated
+  reason.
 - Intervals pool the variance over all contenders of a bench (randomized blocks, one seed per block) and are
   simultaneous over all contenders with the same baseline (Dunnett). *Better* and *worse* are adjusted over the page
   (Benjamini-Hochberg at 5 %).
@@ -79,12 +82,15 @@ def papers_page() -> str:
     """Return the page of tested claims."""
     every = list(load_papers().values())
     exact, effect = exact_counts(every), effect_counts(every)
+    shown = [paper for paper in every if paper.exact_verdict == SHOWN]
     lines = [
         TOP.format(
             exact="\n".join(f"| {verdict} | {count} |" for verdict, count in exact.items()),
             effect="\n".join(f"| {verdict} | {count} |" for verdict, count in effect.items()),
             count=len(every),
             analogies=sum(paper.analogy for paper in every),
+            simpler=sum(paper.simpler is not None for paper in shown),
+            shown_analogies=sum(paper.analogy for paper in shown),
             not_run=effect[NOT_RUN],
             page=NOT_RUN_PAGE,
         )

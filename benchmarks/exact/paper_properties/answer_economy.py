@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -70,7 +71,8 @@ async def _last_line(trajectory: Trajectory, task: Task) -> Any:
 @exact("confidence-dichotomy", of=(calibrated, compute_calibration), note="a tabular policy without tools")
 def calibration_reward_lowers_ece_at_equal_accuracy() -> list[Figure]:
     """Three kinds of tasks with success 2, 5 and 9 of 10; exact gradient ascent from uniform confidence: with the
-    calibration reward ECE falls to 0 in both forms; with the outcome as reward it stays; accuracy is equal."""
+    calibration reward ECE falls to 0 in both forms; with the outcome as reward it stays; accuracy is equal by
+    construction, since success does not depend on the confidence."""
 
     def with_form(form: Any) -> Reward:
         async def reward(trajectory: Trajectory, task: Task) -> Any:
@@ -108,9 +110,10 @@ async def _answer_only(trajectory: Trajectory, task: Task) -> Any:
 
 @exact("mind", of=(fewest_turns, summarize_episodes), note="four structures of the same thoughts, without a model")
 def few_turns_lower_tokens_to_the_first_answer() -> list[Figure]:
-    """Four structures of right episodes: four units in one turn, one unit in each of four turns, the same in two, and
-    two units in each of two turns. Exact ascent on `fewest_turns` ends at two turns of one unit: tokens to the first
-    answer fall from the mean of the structures to those of one unit, at equal accuracy; the outcome changes nothing."""
+    """Four structures of right episodes: four units in one turn, one unit in each of four turns, the same in two,
+    and two units in each of two turns. Exact ascent on `fewest_turns` with `brevity` 0.2 ends at two turns of one
+    unit (with 0, two and four turns tie): tokens to the first answer fall from 20 to 10, which is a wrong answer
+    here, and those to the first right answer from 35 to 20, at equal accuracy; the outcome changes nothing."""
     structures = ([[10, 10, 10, 10]], [[10], [10], [10], [10]], [[10], [10]], [[10, 10], [10, 10]])
     episodes = [_make_units(structure) for structure in structures]
 
@@ -118,15 +121,22 @@ def few_turns_lower_tokens_to_the_first_answer() -> list[Figure]:
         return await fewest_turns(trajectory, task, outcome=_answer_only, brevity=0.2)
 
     figures = []
-    for name, reward, tokens in (("outcome", _answer_only, 20.0), ("fewest_turns", economic, 10.0)):
+    totals = [sum(map(sum, structure)) for structure in structures]  # only the last turn is right
+    for name, reward, tokens, right_tokens in (
+        ("outcome", _answer_only, 20.0, 35.0),
+        ("fewest_turns", economic, 10.0, 20.0),
+    ):
         policy = _ascend(torch.tensor([_score(reward, each) for each in episodes], dtype=torch.float64), 20000)
+        counts = [round(100 * p) for p in policy.tolist()]
+        until_right = sum(map(operator.mul, counts, totals)) / sum(counts)
         played = []
-        for episode, p in zip(episodes, policy.tolist(), strict=True):
+        for episode, count in zip(episodes, counts, strict=True):
             score = asyncio.run(reward(episode, _TASK))
-            played += [replace(episode, score=score)] * round(100 * p)
+            played += [replace(episode, score=score)] * count
         result = summarize_episodes([Group(_TASK, tuple(played))], temperature=1.0)
         figures += [
             Figure(f"tokens to the first answer, {name}", "=", tokens, result.first_answer_tokens),
+            Figure(f"tokens to the first right answer, {name}", "=", right_tokens, until_right),
             Figure(f"accuracy, {name}", "=", 1.0, result.success),
         ]
     wrong = _score(economic, _make_units([[10]], right=False))

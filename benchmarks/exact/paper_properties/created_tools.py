@@ -99,18 +99,22 @@ def _learn(tools: CreatedTools, policy: Policy, *, twice: bool = False, numbers:
 )
 def functions_of_solved_tasks_solve_later_ones() -> list[Figure]:
     """Ten tasks ask for a digit sum, and ten later ones for a digit sum of a digit sum, by a policy that only calls
-    tools. Three spellings of the function are merged into one tool, with which all later tasks are solved, and none
-    with the fixed tools; functions of episodes that are not solved are not kept, and one that fails in most of its
-    calls is removed."""
+    tools. Three copies of the function with another name or docstring are merged into one tool, with which all later
+    tasks are solved, and none with the fixed tools; another body is another tool. Functions of episodes that are not
+    solved are not kept, and one that fails in most of its calls is removed."""
     tools, fixed, wrong, fragile = CreatedTools(), CreatedTools(), CreatedTools(), CreatedTools()
     written = sum(_learn(tools, _write(source)) for source in _SPELLINGS)
     _learn(wrong, _write("def digit_sum(n):\n    return n % 9"), numbers=[108, 999])
     _learn(fragile, _write(_FRAGILE), numbers=[111])
     created = len(fragile.functions)
+    other = CreatedTools()
+    _learn(other, _write(_SPELLINGS[0]))
+    _learn(other, _write("def digit_sum(n):\n    return sum(map(int, str(n)))"))
     _learn(fragile, _use("fragile"))
     return [
         Figure("tasks solved by written functions, of 30", "=", 30, written),
-        Figure("tools made of three spellings", "=", 1, len(tools.functions)),
+        Figure("tools made of three copies", "=", 1, len(tools.functions)),
+        Figure("tools made of two different bodies", "=", 2, len(other.functions)),
         Figure("later tasks solved with them, of 10", "=", 10, _learn(tools, _compose, twice=True)),
         Figure("later tasks solved with the fixed tools", "=", 0, _learn(fixed, _compose, twice=True)),
         Figure("tools made of episodes that are not solved", "=", 0, len(wrong.functions)),

@@ -43,7 +43,7 @@ def _success(task: Task, answer: str) -> bool:
 
 
 @exact("masksearch", of=Masked, note="spans are found by rules; the trained gain is that of the bench")
-def masked_passages_are_solved_by_search_only() -> list[Figure]:
+def masked_passages_are_solved_by_search() -> list[Figure]:
     """For passages of eight documents with one to three masks: the answers restore the passage, occur nowhere in the
     prompt, and are as many as the tag has masks; no passage is on both sides of the split; a player that searches and
     reads the passage solves all, one that answers with a word of the prompt, or with two of its words in any order,

@@ -60,8 +60,8 @@ def durations_as_weights_remove_the_drift_to_fast_actions() -> list[Figure]:
     """Workers that each repeat one action finish ten times more fast actions of reward 0.4 than slow ones of reward 1
     in a fixed time, so the policy drifts to the fast one; with duration weights the gradient is the policy gradient,
     for every policy, and the policy goes to the slow one. If each finished action is sampled anew from the policy, as
-    in groups that are sampled completely, frequencies are right without weights, and weights favor slow actions even
-    if they are worse."""
+    in groups that are sampled completely, frequencies are right without weights, and weights of uncentered rewards
+    favor slow actions even if they are worse."""
     gap = 0.0
     for slow in (0.1, 0.25, 0.5, 0.75, 0.9):
         # Σ_x π(x) r(x) d log π(x) / d logit, times the sum of weights: the number of samples
@@ -74,10 +74,14 @@ def durations_as_weights_remove_the_drift_to_fast_actions() -> list[Figure]:
         torch.tensor([1.0, 10.0], dtype=torch.float64),
     )
     weighted = duration_weighted(advantages, durations)
-    plain_anew, weighted_anew = (float(each[1] * 0.5 - each[0] * 0.5) / 2 for each in (advantages, weighted))
+    centered = duration_weighted(advantages - advantages.mean(), durations)
+    plain_anew, weighted_anew, centered_anew = (
+        float(each[1] - each[0]) / 4 for each in (advantages, weighted, centered)
+    )
     return [
         Figure("gradient on a slow and worse action, sampled anew from the policy", "=", -0.05, plain_anew),
-        Figure("the same with weights: the wrong sign", ">", 0.0, weighted_anew),
+        Figure("the same with weights, uncentered rewards: the wrong sign", ">", 0.0, weighted_anew),
+        Figure("the same with weights, rewards less their mean", "=", -0.05, centered_anew),
         Figure("gradient on the slow action without weights, π = 1/2", "<", 0.0, _gradient(0.5, is_weighted=False)),
         Figure("largest difference from the policy gradient", "=", 0.0, gap),
         Figure(

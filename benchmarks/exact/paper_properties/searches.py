@@ -153,7 +153,7 @@ def verifier_orders_the_pairs_of_sibling_turns() -> list[Figure]:
 
 
 @exact("toolcomp", of=StepLabels, note="scorers are labels with errors; none is trained")
-def process_scorer_ranks_better_than_outcome_scorer() -> list[Figure]:
+def process_scorer_ranks_better_if_most_steps_are_wrong() -> list[Figure]:
     """If each label of three steps, and the label of the outcome, is wrong with probability 0.2, the mean of the step
     labels ranks the right trace above a wrong one more often than the outcome label, on average over all seven wrong
     traces and all errors; it ranks better the more steps are wrong, and worse than the outcome label if one is. So it

@@ -34,8 +34,8 @@ _SUITES = {
 
 
 @functools.cache
-def _score_suites(smell_penalty: float) -> list[Score]:
-    reward = WrittenTests(smell_penalty=smell_penalty, sandbox="unsafe")
+def _score_suites(smell_penalty: float, coverage_weight: float = 0.0) -> list[Score]:
+    reward = WrittenTests(smell_penalty=smell_penalty, coverage_weight=coverage_weight, sandbox="unsafe")
 
     async def score_all() -> list[Score]:
         return [await reward(make_episode([make_turn(f"```python\n{code}\n```")]), _TASK) for code in _SUITES.values()]
@@ -61,8 +61,9 @@ def _expect(p: Tensor, scores: list[Score], part: str) -> float:
 def reward_of_tests_raises_the_fraction_of_valid_tests() -> list[Figure]:
     """Six suites for a function with four mutants: one does not parse, one is wrong, one asserts nothing, three hold.
     Exact ascent from uniform on `written_tests` raises valid tests from a half to all of them, and with them the
-    statements that run and the mutants that are detected; suites without an assertion that holds earn 0."""
-    scores = _score_suites(0.0)
+    statements that run and the mutants that are detected; suites without an assertion that holds earn 0. With
+    `coverage_weight` 1 the statements are the reward, and both rise as well."""
+    scores, covering = _score_suites(0.0), _score_suites(0.0, 1.0)
     uniform, trained = torch.full((6,), 1 / 6, dtype=torch.float64), _train(scores)
     return [
         Figure("reward of the suites that are invalid or empty, sum", "=", 0, sum(each.value for each in scores[:3])),
@@ -74,6 +75,10 @@ def reward_of_tests_raises_the_fraction_of_valid_tests() -> list[Figure]:
         ),
         Figure("statements that run, trained", ">", 0.99, _expect(trained, scores, "coverage")),
         Figure("mutants detected, trained", ">", 0.99, _expect(trained, scores, "detected")),
+        Figure("valid tests, trained on statements", ">", 0.99, _expect(_train(covering), covering, "valid")),
+        Figure(
+            "statements that run, trained on statements", ">", 0.99, _expect(_train(covering), covering, "coverage")
+        ),
     ]
 
 

@@ -18,7 +18,8 @@ def duration_weighted(advantages: PerTurn, turn_seconds: PerTurn, *, max_ratio: 
 
     Unchanged if no duration was measured (all are 0). Use it only if updates do not wait for the slowest episodes, so
     that slow ones are missing in proportion to their duration. If all sampled episodes are trained, as by default, they
-    have the frequencies of the policy, and the weight favors slow actions even if they are worse.
+    have the frequencies of the policy, and the weight distorts the gradient: uncentered rewards favor slow actions even
+    if they are worse, and of three or more actions the best can lose probability at first.
 
     Args:
         advantages: [M] of any estimator.
