@@ -112,7 +112,7 @@ def _row(name: str, part: Any) -> str:
         " ".join(ends.group(1).split()).rstrip(".") if ends else "see its description",
         f"`{name}`{expert}" if tasks is not None else "custom",
         f"`{REWARD_OF.get(name, 'verdict')}`",
-        ", ".join(f"`{need.command}`" for need in getattr(part, "needs", ())) or "–",
+        ", ".join(dict.fromkeys(f"`{need.command}`" for need in getattr(part, "needs", ()))) or "–",
     )
     return f"| {' | '.join(cells)} |"
 

@@ -37,6 +37,9 @@ def format_paper(paper: Paper) -> list[str]:
     arxiv = f"  arXiv:{paper.arxiv}" if paper.arxiv else ""
     analogy = " (by analogy)" if paper.analogy else ""
     lines = [f"{paper.title}{arxiv}", f"claim{analogy}: {paper.claim}", f"component: {paper.mechanism or 'none'}"]
+    kind, _, name = (paper.mechanism or "").partition(" ")
+    if kind == "method":
+        lines.append(f"use:       whetstone train RECIPE with={name}")
     formula = paper.formula_verdict
     lines.append(
         f"exact:     {paper.exact_verdict}{f'; {formula}' if formula not in (None, paper.exact_verdict) else ''}"
@@ -46,6 +49,9 @@ def format_paper(paper: Paper) -> list[str]:
         lines.append(f"simpler:   {paper.simpler}")
     lines.append(f"effect:    {paper.effect}")
     lines += [f"           {each.claim}: {each.sentence}" for each in paper.tried]
+    if paper.tried:
+        benches = " ".join(dict.fromkeys(each.bench for each in paper.tried))
+        lines.append(f"rerun:     python -m benchmarks evidence {benches}, in a clone of the repository")
     if paper.caution is not None:
         lines.append(f"caution:   {paper.caution}")
     if paper.page is not None:

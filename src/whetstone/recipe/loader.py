@@ -9,6 +9,7 @@ Note:
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -195,8 +196,9 @@ def _text(name: str | Path, *, of_method: bool) -> tuple[str, str]:
             raise RecipeError(f"{path.name}:{line}  is not UTF-8") from None
     kind = "method" if of_method else "recipe"
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        named = path.parent / f"{path.name}.yaml"
-        near = f'; did you mean "{named}"?' if is_file(named) else ""
+        files = [each.name for pattern in ("*.yaml", "*.yml") for each in path.parent.glob(pattern)]
+        similar = [f"{path.name}.yaml"] if f"{path.name}.yaml" in files else difflib.get_close_matches(path.name, files)
+        near = f'; did you mean "{path.parent / similar[0]}"?' if similar else ""
         raise RecipeError(f"{path}: no such {kind} file{near}")
     known = built_in_methods() if of_method else built_in_recipes()
     if str(name) not in known:

@@ -7,6 +7,7 @@ Note:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -307,6 +308,12 @@ def write_json(path: Path, content: Any, *, is_private: bool = False) -> None:
     write_text(path, to_json(content, indent=1) + "\n", is_private=is_private)
 
 
+def _find_unused(run_dir: Path) -> Path:
+    """Return the first of `NAME-2`, `NAME-3`, … that does not exist."""
+    numbered = (Path(f"{run_dir}-{number}") for number in itertools.count(2))
+    return next(path for path in numbered if not path.exists())
+
+
 def _check(
     run_dir: Path,
     resolved: Resolved,
@@ -333,7 +340,8 @@ def _check(
         return
     if not resume:
         raise RunDirectoryError(
-            f"{run_dir}: holds a run already; add --resume to continue it, or choose another --run-dir"
+            f"{run_dir}: holds a run already; add --resume to continue it; for a new run, also with other keys, choose "
+            f"another directory, such as --run-dir {_find_unused(run_dir)}"
         )
     stored = run_recipe(run_dir)
     for key in find_unresolvable_functions(stored.recipe.model_dump()):
