@@ -49,9 +49,8 @@ def format_paper(paper: Paper) -> list[str]:
         lines.append(f"simpler:   {paper.simpler}")
     lines.append(f"effect:    {paper.effect}")
     lines += [f"           {each.claim}: {each.sentence}" for each in paper.tried]
-    if paper.tried:
-        benches = " ".join(dict.fromkeys(each.bench for each in paper.tried))
-        lines.append(f"rerun:     python -m benchmarks evidence {benches}, in a clone of the repository")
+    benches = dict.fromkeys(each.bench for each in paper.tried)
+    lines += [f"rerun:     python -m benchmarks evidence {bench}   # in a clone of the repository" for bench in benches]
     if paper.caution is not None:
         lines.append(f"caution:   {paper.caution}")
     if paper.page is not None:

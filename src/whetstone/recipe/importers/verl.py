@@ -5,6 +5,7 @@ Source: https://verl.readthedocs.io/en/latest/examples/config.html.
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 from whetstone.recipe.importers.translation_rules import (
@@ -123,6 +124,14 @@ def _train_files(value: Any, keys: Keys) -> dict[str, Any] | Missing:
     if prompt == "prompt":
         return result | {"tasks.format": "verl"}
     return result | {"tasks.columns": {"prompt": prompt, "answer": "reward_model.ground_truth"}}
+
+
+def _reward_function(value: Any, keys: Keys) -> Missing:
+    """Report a custom reward function with its name in a recipe."""
+    file = PurePath(str(keys.get("custom_reward_function.path") or "my_rewards.py"))
+    name = f"{file.stem}:{keys.get('custom_reward_function.name') or 'compute_score'}"
+    return Missing(f'copy {file.name} into the folder of the recipe and name it: reward: "{name}" '
+                   "(the signature of verl is accepted)")  # fmt: skip
 
 
 def _single(files: Any) -> Any:
@@ -291,6 +300,8 @@ _RULES: Any = {
     "algorithm.rollout_correction.rollout_is_threshold": with_key("algorithm.rollout_correction.rollout_is"),
     **{f"{name}.enable": _overlong for name in _OVERLONG},
     **{f"{name}.{key}": with_key(f"{name}.enable") for name in _OVERLONG for key in ("len", "penalty_factor")},
+    "custom_reward_function.path": _reward_function,
+    "custom_reward_function.name": _reward_function,
     "trainer.logger": map_trackers,
     "trainer.total_training_steps": keep_positive("reinforcement.steps"),
     "trainer.save_freq": keep_positive("reinforcement.checkpoint_interval_steps"),
