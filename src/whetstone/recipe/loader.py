@@ -196,20 +196,30 @@ def _text(name: str | Path, *, of_method: bool) -> tuple[str, str]:
             raise RecipeError(f"{path.name}:{line}  is not UTF-8") from None
     kind = "method" if of_method else "recipe"
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        files = [each.name for pattern in ("*.yaml", "*.yml") for each in path.parent.glob(pattern)]
-        similar = [f"{path.name}.yaml"] if f"{path.name}.yaml" in files else difflib.get_close_matches(path.name, files)
-        near = f'; did you mean "{path.parent / similar[0]}"?' if similar else ""
-        raise RecipeError(f"{path}: no such {kind} file{near}")
+        raise RecipeError(f"{path}: no such {kind} file{_similar_file(path)}")
     known = built_in_methods() if of_method else built_in_recipes()
     if str(name) not in known:
         if of_method and str(name) in built_in_recipes():
             raise RecipeError(f'"{name}" is a recipe, not a method; `whetstone recipes` lists methods')
         if not of_method and str(name) in RECIPES:
             raise RecipeError(f'recipe "{name}": renamed to "{RECIPES[str(name)]}"')
+        if is_file(Path(f"{name}.yaml")):
+            raise RecipeError(f'no {kind} named "{name}"; did you mean "{name}.yaml"?')
         near = did_you_mean(str(name), known if of_method else [*known, *built_in_methods()])
         raise RecipeError(f'no {kind} named "{name}"{near}')
     file = f"methods/{name}.yaml" if of_method else f"{name}.yaml"
     return file, (resources.files("whetstone") / "recipes" / file).read_text(encoding="utf-8")
+
+
+def _similar_file(path: Path) -> str:
+    """Format the end of the message about a missing file: the YAML file in its folder with the most similar name."""
+    try:
+        files = [each.name for pattern in ("*.yaml", "*.yml") for each in path.parent.glob(pattern)]
+    except (OSError, ValueError):
+        return ""
+    with_ending = [f"{path.name}.yaml"] if f"{path.name}.yaml" in files else []
+    similar = with_ending or difflib.get_close_matches(path.name, files, n=1)
+    return f'; did you mean "{path.parent / similar[0]}"?' if similar else ""
 
 
 def _lines(node: CommentedMap, prefix: str, around: int) -> Iterator[tuple[str, int]]:
