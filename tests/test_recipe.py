@@ -294,3 +294,11 @@ def test_removed_name_must_be_a_key(override, message):
 def test_dotted_name_of_a_custom_component_is_answered_with_a_colon():
     with pytest.raises(RecipeError, match='a component of your own is "my_rewards:correct"'):
         find_part("reward", "my_rewards.correct", {"verdict": object()})
+
+
+@pytest.mark.parametrize("name", ["mine", "mine.yml", "min.yaml"])
+def test_missing_recipe_file_is_answered_with_the_similar_file(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, MINIMAL)
+    with pytest.raises(RecipeError, match='did you mean "mine.yaml"'):
+        load_recipe(name)

@@ -368,3 +368,10 @@ def test_variables_of_a_script_have_their_defaults_and_home_is_resolved(tmp_path
     recipe = load_recipe(result.to_nested_keys()).recipe
     assert recipe.policy.path == "Qwen/Qwen3-0.6B"
     assert recipe.tasks.options["path"] == str(Path.home() / "data/train.parquet")
+
+
+def test_reward_function_of_verl_has_its_name_in_a_recipe():
+    keys = {"custom_reward_function.path": "rewards/sums.py", "custom_reward_function.name": "compute"}
+    lines = [line for line in translate_config("verl", keys).format_entries("missing") if line.startswith("custom")]
+    assert len(lines) == 2
+    assert all('copy sums.py into the folder of the recipe and name it: reward: "sums:compute"' in line for line in lines)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--run-dir",
     type=click.Path(path_type=Path, file_okay=False),
     shell_complete=shell_completion.run_folders,
-    help="Run directory [runs/RECIPE].",
+    help="Directory of this run; a new run needs a new one [runs/RECIPE].",
 )
 @click.option("--resume", is_flag=True, help="Continue the run in the run directory from its last checkpoint.")
 @allow_effects_option
