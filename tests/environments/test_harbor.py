@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from support.containers import busybox_image, needs_podman
 from whetstone.chat import ToolCall, assistant
 from whetstone.cli.main import cli
-from whetstone.environments.container_grading import Grade, parse_reward_json, parse_reward_text
 from whetstone.environments.harbor.harbor_tasks import HarborTasks
 from whetstone.environments.harbor.task_folder import find_folders, read_folder, resolve_variables
 from whetstone.environments.registry import ENVIRONMENTS
+from whetstone.environments.sandbox_grading import Grade, parse_reward_json, parse_reward_text
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
 
 TESTS = """#!/bin/sh
@@ -233,7 +233,7 @@ def test_missing_reward_is_the_agents_failure_only_if_the_tests_work_without_it(
     assert (verdict["success"], verdict["score"]) == (False, 0.0)
     assert "wrote no reward" in verdict["no_reward"]
     broken = write_task(tmp_path, name="broken", image=busybox_image(), tests="exit 1\n")
-    with pytest.raises(InfrastructureError, match="in an untouched container either"):
+    with pytest.raises(InfrastructureError, match="for untouched files either"):
         play(task_of(broken), "true")
 
 

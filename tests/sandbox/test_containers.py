@@ -16,6 +16,7 @@ from whetstone.chat import ToolCall
 from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.plugins import OptionError
 from whetstone.sandbox import ContainerOptions, ContainerPool, Ending
+from whetstone.sandbox.archive_transfer import upload_host_folder
 from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS, parse_container_options
 from whetstone.sandbox.containers.container_runtime import (
     ContainerRuntime,
@@ -325,8 +326,8 @@ def test_folder_is_uploaded_in_place_of_another(tmp_path):
 
     async def body(session):
         await session.shell("mkdir /tests; touch /tests/old; ln -s /etc /link")
-        await session.upload_folder(tmp_path, "/tests")
-        await session.upload_folder(tmp_path, "/link")
+        await upload_host_folder(session, tmp_path, "/tests")
+        await upload_host_folder(session, tmp_path, "/link")
         return await session.shell("cd /tests; find .; ls /etc/sub; ls -ld /link | cut -c1")
 
     output = in_container(body).output

@@ -1,6 +1,7 @@
 """Environments of Harbor as sandboxes: calls, files, limits, and the attribution of failures."""
 
 import asyncio
+import json
 import os
 import secrets
 import shutil
@@ -11,7 +12,8 @@ from functools import partial
 
 import pytest
 
-from whetstone.chat import ToolCall
+from whetstone.chat import ToolCall, assistant
+from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.plugins import OptionError
 from whetstone.sandbox import CONTAINER_LIMITS, Ending
@@ -85,6 +87,9 @@ class Environments:
 
     def session(self, *, persistent=True, seed=0, limits=SMALL):
         return HarborSession(self.create, limits=limits, persistent=persistent)
+
+    def grader_factory(self, image):
+        return lambda limits: self.session(limits=limits)
 
 
 def call(body, *, fault="", **options):
@@ -226,6 +231,50 @@ def test_tools_share_an_environment(monkeypatch):
     assert listing.replace("\n", " ").split() == ["one", "two"]
     assert "none" in missing
     assert [environment.calls[-1] for environment in environments.created] == ["stop True"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("answer", "score"), [("42", 1.0), ("41", 0.0)])
+def test_files_are_graded_in_another_environment_that_is_stopped(answer, score, monkeypatch, tmp_path):
+    environments = Environments()
+    monkeypatch.setattr("whetstone.tools.sandbox_tools.shared_harbor", lambda values: environments)
+    monkeypatch.setattr(HarborSession, "scratch_folder", str(tmp_path))  # in place of `/`
+    environments.options = type("Options", (), {"network": "none"})()
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "test.sh").write_text(
+        '#!/bin/sh\ntest -L link && cat "a b" > "$WHETSTONE_LOGS/reward.txt"\n'
+    )
+
+    async def episode():
+        environment = ToolEnvironment(
+            tools=[partial(Shell, sandbox={"container": "harbor"}, limits=SMALL)],
+            grading={"tests": str(tmp_path / "source"), "reward": "file", "workspace": str(tmp_path / "workspace")},
+            tool_timeout_seconds=60,
+        )
+        try:
+            await environment.reset(Task("t", "x", {}), seed=0)
+            write = f"mkdir {tmp_path}/workspace; cd {tmp_path}/workspace; expr {answer} - 41 > 'a b'; ln -s / link"
+            await environment.step(assistant("", ToolCall("shell", json.dumps({"command": write}))))
+            return await environment.verdict()
+        finally:
+            await environment.close()
+
+    verdict = asyncio.run(episode())
+    assert (verdict["success"], verdict["score"]) == (score == 1, score), verdict
+    assert [environment.calls[-1] for environment in environments.created] == ["stop True"] * 2
+
+
+def test_grading_environments_have_no_network_and_keep_the_other_options(monkeypatch):
+    created = []
+    monkeypatch.setattr("whetstone.sandbox.containers.harbor_session.shared_harbor", created.append)
+    environments = object.__new__(HarborEnvironments)
+    environments._values = {"container": "harbor", "environment": "e2b", "build": "a", "network": "open", "cpus": 2}
+    environments.grader_factory("")
+    environments.grader_factory("b")
+    assert created == [
+        {"container": "harbor", "environment": "e2b", "build": "a", "network": "none", "cpus": 2},
+        {"container": "harbor", "environment": "e2b", "build": "", "image": "b", "network": "none", "cpus": 2},
+    ]
 
 
 @pytest.mark.parametrize(

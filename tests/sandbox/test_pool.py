@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -391,3 +392,38 @@ def test_many_short_sequential_sessions_return_correct_results(isolation):
         return wrong
 
     assert asyncio.run(many()) == []
+
+
+def test_session_without_reuse_has_a_new_jail_that_no_other_session_takes(isolation):
+    async def processes():
+        sandbox = server(isolation)
+        numbers = []
+        for reuses_jails in (True, False, True, False):
+            session = sandbox.session(reuses_jails=reuses_jails)
+            await session.start()
+            numbers.append(session.process_id)
+            session.close()
+        return numbers
+
+    first, fresh, second, other = asyncio.run(processes())
+    assert fresh not in (first, second)
+    assert other not in (first, second)
+
+
+def test_folder_of_a_session_is_copied_to_another_one(isolation):
+    async def copy():
+        source, target = (server(isolation).session() for _ in range(2))
+        try:
+            with tempfile.TemporaryFile() as archive:
+                await source.shell("mkdir a; head -c 6000000 /dev/zero > a/big; echo 1 > a/small; ln -s /etc/passwd b")
+                folder = source.working_folder
+                assert (await source.download_archive(f"{folder}/a", archive)).ending is Ending.OK
+                await target.shell("mkdir c; touch c/old")
+                copied = await target.upload_archive(archive, f"{target.working_folder}/c")
+            assert copied.ending is Ending.OK, copied.error
+            return (await target.shell("cd c; wc -c *")).output.split()
+        finally:
+            source.close()
+            target.close()
+
+    assert asyncio.run(copy()) == ["6000000", "big", "2", "small", "6000002", "total"]

@@ -18,6 +18,7 @@ from whetstone.environments.coding_agents import select_changed_texts
 from whetstone.errors import RecipeError, SandboxError
 from whetstone.plugins import OptionError
 from whetstone.sandbox import CONTAINER_LIMITS, ContainerPool, Ending, sandboxed_process, shared_containers
+from whetstone.sandbox.archive_transfer import upload_host_folder
 from whetstone.sandbox.containers.container_options import parse_container_options
 from whetstone.sandbox.containers.container_session import ContainerSession
 
@@ -68,7 +69,7 @@ async def run_in_container(
     session.ports[sandboxed_process.PORT] = serve
     await session.start()
     if workspace:
-        await session.upload_folder(Path(workspace), WORKSPACE)
+        await upload_host_folder(session, Path(workspace), WORKSPACE)
     command = f"mkdir -p {WORKSPACE} {_HOME} && cd {WORKSPACE} && PWD={WORKSPACE} {shlex.join(argv)} 2> {_ERRORS}"
     outcome = await session.shell(
         command, wall_seconds=_MAX_SECONDS, variables={"HOME": _HOME, "PYTHONHASHSEED": "0", **variables}

@@ -27,7 +27,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.chat.api.request_fields import parse_finite
@@ -51,16 +51,18 @@ from whetstone.environments.coding_agents import (
     inherited_variables,
     read_changed_files,
 )
-from whetstone.environments.container_grading import WorkspaceGrading
 from whetstone.environments.dependencies import require_package
 from whetstone.environments.protocol import MAX_BRANCH_POINTS, Observation, StepResult
+from whetstone.environments.sandbox_grading import WorkspaceGrading
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.plugins import find_part
-from whetstone.sandbox import Limits, sandboxed_process
-from whetstone.sandbox.containers.container_archives import FolderTooLargeError
+from whetstone.sandbox import Ending, Isolation, Limits, Outcome, sandboxed_process, shared_sandbox
+from whetstone.sandbox.archive_transfer import pack_workspace
+from whetstone.sandbox.call_outcomes import describe_end
 from whetstone.sandbox.containers.container_session import ContainerSession
-from whetstone.sandbox.isolation import exceeds_limits, private_folder, remove_folder
-from whetstone.sandbox.session import describe_end
+from whetstone.sandbox.guest.folder_archives import pack_folder
+from whetstone.sandbox.isolation import WORK, exceeds_limits, private_folder, remove_folder
+from whetstone.sandbox.protocol import SessionPool
 from whetstone.strict_json import to_plain_values
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.tools.side_effects import Effect, declared_effect
@@ -111,8 +113,9 @@ class ExternalAgent:
         start_seconds: Time after which a command without a request is ended; it may wait for a login, or update itself.
         limits: Resource limits of the sandbox; the episode limits time. 2 GiB per process, or per container, by
             default.
-        grading: Reward by a command that runs in a separate container with the files of the workspace:
-            `{command: …, tests: FOLDER}`; see `GradingOptions`. It replaces a posted reward.
+        grading: Reward by a command that runs in a separate sandbox with the files of the workspace:
+            `{command: …, tests: FOLDER}`; see `GradingOptions`. It replaces a posted reward. Without `image`, a
+            command with `sandbox: true` is graded in namespaces.
 
     Raises:
         RecipeError: If neither or both of `command` and `function` are given, if the function does not exist, or if a
@@ -171,7 +174,12 @@ class ExternalAgent:
         self._containers = open_agent_containers(sandbox) if isinstance(sandbox, Mapping) else None
         if grading is not None and not (workspace or is_contained):
             raise RecipeError("environment agent: grading: there are no files to grade; set workspace, or a container")
-        self._grading = WorkspaceGrading(grading, self._containers) if grading is not None else None
+        self._grading: WorkspaceGrading | None = None
+        self._grades_in_namespaces = self._sandbox and grading is not None and not grading.get("image")
+        if grading is not None:
+            pool: SessionPool | None = self._containers
+            pool = shared_sandbox(Isolation.NAMESPACES) if self._grades_in_namespaces else pool
+            self._grading = WorkspaceGrading(grading, pool)
         self._files = contextlib.AsyncExitStack()
         """Removes the container or the folder of the command when the episode is closed."""
         self._session: ContainerSession | None = None
@@ -323,23 +331,21 @@ class ExternalAgent:
 
     async def _grade(self, grading: WorkspaceGrading) -> dict[str, Any]:
         """Return the verdict on the files in the container of the agent, or in its folder on this machine."""
-        target, limits = grading.options.workspace or WORKSPACE, self._limits
-        if self._containers is None:
-            limits = AGENT_CONTAINER_LIMITS
+        target = grading.options.workspace or (WORK if self._grades_in_namespaces else WORKSPACE)
+        is_sandbox_of_agent = self._grades_in_namespaces or self._containers is not None
+        limits = self._limits if is_sandbox_of_agent else AGENT_CONTAINER_LIMITS
 
-        async def copy_files(grader: ContainerSession) -> None:
+        async def pack_episode(archive: IO[bytes]) -> Outcome:
             if self._session is not None:
-                await self._session.copy_folder(target, grader)
-            elif await asyncio.to_thread(exceeds_limits, self._folder, limits):
-                raise FolderTooLargeError(f"the workspace has more than {limits.folder_mb} MiB or too many files")
-            elif await asyncio.to_thread(os.path.isdir, self._folder):
-                await grader.upload_folder(Path(self._folder), target)
+                return await self._session.download_archive(target, archive)
+            return await asyncio.to_thread(pack_workspace, self._folder, archive, limits)
 
-        async def copy_original(grader: ContainerSession) -> None:
+        async def pack_original(archive: IO[bytes]) -> Outcome:
             if self._workspace:
-                await grader.upload_folder(Path(self._workspace), target)
+                await asyncio.to_thread(lambda: pack_folder(os.path.realpath(self._workspace), archive))
+            return Outcome(Ending.OK)
 
-        return await grading.grade_files(self._task, limits, target, copy_files, copy_original)
+        return await grading.grade_files(self._task, limits, target, pack_episode, pack_original)
 
     async def close(self) -> None:
         """Cancel the agent and refuse its pending requests with status 409."""

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from whetstone.capabilities import implements_protocol
 from whetstone.chat import Message, system, tool_result, user
-from whetstone.environments.container_grading import ContainerGrading, RunsInContainers
 from whetstone.environments.protocol import Observation, Reply, StepResult, User
+from whetstone.environments.sandbox_grading import HasSession, ToolGrading
 from whetstone.plugins import OptionError
 from whetstone.provenance import Provenance
 from whetstone.tools import Answer, Toolset
@@ -51,12 +51,12 @@ class ToolEnvironment:
         answer: Pattern that an answer must contain, such as `Answer:`; without a call or a match the model gets an
             error message and continues. Empty: any action without a call is an answer.
         user: User simulator, see `User`; without one the task's prompt is the question.
-        grading: Reward by a command that runs in a separate container with the files of the tools' container:
+        grading: Reward by a command that runs in a separate sandbox with the files of the tools:
             `{command: …, tests: FOLDER}`; see `GradingOptions`.
 
     Raises:
         OptionError: If `answer` is not a valid regular expression, or is given with a user; or if `grading` is invalid,
-            or no tool has a container.
+            or no tool keeps files.
     """
 
     def __init__(
@@ -92,14 +92,12 @@ class ToolEnvironment:
             single_thread=single_thread,
         )
         if grading is not None:
-            holders = self.toolset.holders
-            pools = [each.container_pool for each in holders if implements_protocol(each, RunsInContainers)]
-            pool = next(filter(None, pools), None)
-            if pool is None:
-                raise OptionError(
-                    "grading", "requires shell or files in a container: `sandbox: {container: podman, image: NAME}`"
-                )
-            self.toolset.holders.append(ContainerGrading(grading, pool))
+            tools_with_files = [each for each in self.toolset.holders if implements_protocol(each, HasSession)]
+            if not tools_with_files:
+                raise OptionError("grading", "there are no files to grade; add a tool with files, such as shell")
+            if not tools_with_files[0].keeps_files:
+                raise OptionError("grading", "there are no files to grade; set `persistence: persistent` of the tool")
+            self.toolset.holders.append(ToolGrading(grading, tools_with_files[0].session_pool))
         self._offered = self.toolset.specs
         self._user_of, self._user = user, None if user is None else user()
         self.instruction, self.max_calls_per_turn, self.on_malformed = instruction, max_calls_per_turn, on_malformed

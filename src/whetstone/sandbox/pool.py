@@ -18,7 +18,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
-from whetstone.errors import InfrastructureError
+from whetstone.errors import InfrastructureError, SandboxError
+from whetstone.plugins import OptionError
 from whetstone.sandbox.cgroups import ControlGroup, list_parent_groups
 from whetstone.sandbox.isolation import (
     WORK,
@@ -90,7 +91,9 @@ class Sandbox:
         """Jails of closed sessions by limits, for reuse."""
         self._users = _user_ids() if has_own_users(self.isolation) else None
 
-    def session(self, *, persistent: bool = True, seed: int = 0, limits: Limits | None = None) -> Session:
+    def session(
+        self, *, persistent: bool = True, seed: int = 0, limits: Limits | None = None, reuses_jails: bool = True
+    ) -> Session:
         """Create a session for the running event loop.
 
         Its first call starts it, and the fork server if necessary.
@@ -99,10 +102,13 @@ class Sandbox:
             persistent: Whether variables and files are kept between calls.
             seed: Seed of the interpreter's random numbers.
             limits: Limits of a call; None: those of the sandbox.
+            reuses_jails: Whether the session can take the emptied jail of another one, and leave its own to others.
         """
         session = Session(
-            self._take_jail,
-            self._return_jail,
+            self._take_jail if reuses_jails else self._start_new_jail,
+            self._return_jail
+            if reuses_jails
+            else lambda session, jail, _: self._return_jail(session, jail, clean=False),
             limits=limits or self.limits,
             persistent=persistent,
             seed=seed,
@@ -111,6 +117,22 @@ class Sandbox:
         )
         self.sessions.add(session)
         return session
+
+    def grader_factory(self, image: str) -> Callable[[Limits], Session]:
+        """See `SessionPool`.
+
+        Raises:
+            OptionError: An image is set.
+            SandboxError: The isolation does not close the network.
+        """
+        if image:
+            raise OptionError("image", "requires a container: `sandbox: {container: podman, image: NAME}`; remove it")
+        if self.isolation not in (Isolation.NAMESPACES, Isolation.LANDLOCK):
+            raise SandboxError(
+                f"isolation {self.isolation} does not close the network; set `sandbox: auto`, or a container: "
+                "`sandbox: {container: podman, image: NAME}`"
+            )
+        return lambda limits: self.session(limits=limits, reuses_jails=False)
 
     def close(self) -> None:
         """End all sessions and the fork server, and delete their folders."""
@@ -137,6 +159,14 @@ class Sandbox:
             if jail.is_alive:
                 return jail
             self._discard(jail)
+        return await self._start_new_jail(limits)
+
+    async def _start_new_jail(self, limits: Limits) -> Jail:
+        """Return a jail in which no code has run.
+
+        Raises:
+            InfrastructureError: If no jail can be started in three attempts.
+        """
         for attempt in (1, 2, 3):  # a server that has just died may still have accepted a request
             jail = Jail(limits, folder=self._folder())
             try:

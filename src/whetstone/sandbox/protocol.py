@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
+
+from whetstone.sandbox.limits import Limits
 
 
 class Ending(StrEnum):
@@ -81,8 +84,20 @@ class CodeTools(Protocol):
 class SandboxSession(Protocol):
     """Commands and files of one episode, in a sandbox of this machine (`Session`) or in a container."""
 
+    limits: Limits
+    """Limits of each call."""
     files: dict[str, bytes]
     """Contents by path, written when the session starts."""
+
+    @property
+    def working_folder(self) -> str:
+        """Folder in which commands start; known once the session has started."""
+        ...
+
+    @property
+    def scratch_folder(self) -> str:
+        """Writable folder outside of the working folder; "" is `/`. The working folder itself if there is no other."""
+        ...
 
     async def python(self, code: str, *, wall_seconds: float | None = None, tools: CodeTools | None = None) -> Outcome:
         """Run Python code like a notebook cell; it can call `tools`.
@@ -92,8 +107,22 @@ class SandboxSession(Protocol):
         """
         ...
 
-    async def shell(self, command: str, *, wall_seconds: float | None = None) -> Outcome:
-        """Run a shell command."""
+    async def shell(
+        self,
+        command: str,
+        *,
+        wall_seconds: float | None = None,
+        variables: Mapping[str, str] | None = None,
+        user: str = "",
+    ) -> Outcome:
+        """Run a shell command.
+
+        Args:
+            command: Command, of one or more lines.
+            wall_seconds: Maximum duration; that of the limits by default.
+            variables: Environment variables of the command.
+            user: Name or id of the user, if the sandbox has several.
+        """
         ...
 
     async def call_file_tool(self, function: str, **arguments: str | int) -> Outcome:
@@ -108,6 +137,18 @@ class SandboxSession(Protocol):
         """Write a file and create its parent folders."""
         ...
 
+    async def download_archive(self, folder: str, archive: IO[bytes]) -> Outcome:
+        """Write the files, folders and links of a folder to a file of this machine as a tar archive.
+
+        Devices and pipes are left out. A missing folder is empty. If the files exceed the limit of the folder, the
+        outcome is `Ending.DISK`.
+        """
+        ...
+
+    async def upload_archive(self, archive: IO[bytes], folder: str) -> Outcome:
+        """Replace the contents of a folder by those of a tar archive, which is read from its start."""
+        ...
+
     async def start(self) -> None:
         """Start the session in advance; otherwise the first call starts it."""
         ...
@@ -115,3 +156,28 @@ class SandboxSession(Protocol):
     def close(self) -> Awaitable[Any] | None:
         """End all processes of the session; return an awaitable if that takes time, as on another machine."""
         ...
+
+
+class SessionPool(Protocol):
+    """Factory of sessions with the same options."""
+
+    def session(self, *, persistent: bool = True, seed: int = 0, limits: Limits | None = None) -> SandboxSession:
+        """Create a session; its first call starts it."""
+        ...
+
+    def grader_factory(self, image: str) -> Callable[[Limits], SandboxSession]:
+        """Return a function that creates sessions without a network, in which no code has run, to grade other ones.
+
+        Args:
+            image: Image of the sessions; "": that of the others.
+
+        Raises:
+            OptionError: The sessions have no image.
+            SandboxError: The image is missing, or sessions without a network are not possible.
+        """
+        ...
+
+
+def export_variables(variables: Mapping[str, str] | None) -> str:
+    """Return the start of a shell command that sets environment variables."""
+    return "".join(f"export {name}={shlex.quote(value)}; " for name, value in (variables or {}).items())

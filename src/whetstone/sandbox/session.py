@@ -17,25 +17,27 @@ import asyncio
 import base64
 import contextlib
 import os
-import signal
 import socket
+import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any
-
-import orjson
+from typing import IO, Any
 
 from whetstone.errors import InfrastructureError
+from whetstone.sandbox.archive_transfer import ArchiveTools, copy_untrusted
+from whetstone.sandbox.call_outcomes import describe_end, parse_guest_object, parse_outcome, read_count
 from whetstone.sandbox.captured_output import CapturedOutput
 from whetstone.sandbox.guest.supervisor import NOT_STARTED
 from whetstone.sandbox.guest.wire import LENGTH, PACKET_BYTES, frame_message, send_packet
+from whetstone.sandbox.isolation import WORK, temporary_folder
 from whetstone.sandbox.jail import Jail
 from whetstone.sandbox.limits import Limits
-from whetstone.sandbox.protocol import CodeTools, Ending, Outcome
+from whetstone.sandbox.protocol import CodeTools, Ending, Outcome, export_variables
 from whetstone.truncate_text import truncate_middle
 
 _END_SECONDS = 10.0
+_COPY_SECONDS = 120.0
 _SCAN_SECONDS = 0.2
 _MAX_FRAME_BYTES = 16 << 20
 _MAX_QUEUED = 256
@@ -119,7 +121,14 @@ class Session:
             return await self._call("python", wall_seconds, code=code)
         return await self._call("python", wall_seconds, tools, code=code, tools=dict(tools.parameter_names))
 
-    async def shell(self, command: str, *, wall_seconds: float | None = None) -> Outcome:
+    async def shell(
+        self,
+        command: str,
+        *,
+        wall_seconds: float | None = None,
+        variables: Mapping[str, str] | None = None,
+        user: str = "",
+    ) -> Outcome:
         """Run a shell command with `sh`.
 
         Files and the current folder are kept if the session is persistent.
@@ -127,11 +136,15 @@ class Session:
         Args:
             command: Shell command, possibly with several lines.
             wall_seconds: Time limit in seconds; None: that of the session's limits.
+            variables: Environment variables of the command.
+            user: Without effect: the session has one user.
 
         Raises:
             InfrastructureError: If the sandbox itself has failed.
         """
-        return await self._call("shell", wall_seconds, command=command)
+        cpu_seconds = max(self.limits.cpu_seconds, wall_seconds or 0)
+        exported = export_variables(variables) + command
+        return await self._call("shell", wall_seconds, command=exported, cpu_seconds=cpu_seconds)
 
     async def call_file_tool(self, function: str, **arguments: str | int) -> Outcome:
         """Call a function of `guest/files.py` inside the sandbox; its text is `Outcome.value`.
@@ -170,6 +183,53 @@ class Session:
             InfrastructureError: If the sandbox itself has failed.
         """
         return await self._call("write", None, path=path, data=base64.b64encode(data).decode())
+
+    async def download_archive(self, folder: str, archive: IO[bytes]) -> Outcome:
+        """Write the files, folders and links of a folder to a file of this machine as a tar archive.
+
+        Raises:
+            InfrastructureError: If the sandbox itself has failed.
+        """
+        for _ in range(2):  # again if an earlier call has ended the interpreter
+            with tempfile.TemporaryFile() as packed:
+                outcome = await self._transfer("pack", folder, packed)
+                if outcome.ending is Ending.OK:
+                    packed.seek(0)
+                    return await asyncio.to_thread(copy_untrusted, packed, archive, self.limits)
+            if not outcome.restarted:
+                break
+        return outcome
+
+    async def upload_archive(self, archive: IO[bytes], folder: str) -> Outcome:
+        """Replace the contents of a folder by those of a tar archive, which is read from its start.
+
+        Raises:
+            InfrastructureError: If the sandbox itself has failed.
+        """
+        archive.seek(0)
+        return await self._transfer("unpack", folder, archive)
+
+    async def _transfer(self, do: str, folder: str, archive: IO[bytes]) -> Outcome:
+        tools = ArchiveTools(archive, self.limits)
+        names = {name: list(parameters) for name, parameters in tools.parameter_names.items()}
+        return await self._call(
+            do,
+            _COPY_SECONDS,
+            tools,
+            folder=folder,
+            tools=names,
+            cpu_seconds=max(self.limits.cpu_seconds, _COPY_SECONDS),
+        )
+
+    @property
+    def working_folder(self) -> str:
+        """Folder in which commands start; that of a session without a separate file system is known once it started."""
+        return (self._jail.folder if self._jail is not None else "") or WORK
+
+    @property
+    def scratch_folder(self) -> str:
+        """Writable folder outside of the working folder; the working folder itself if there is no other."""
+        return self.working_folder if self._is_scanned else temporary_folder()
 
     async def start(self) -> None:
         """Start the session in advance; otherwise its first call starts it.
@@ -587,85 +647,3 @@ class Session:
             return 0
         self._captured.add(data)
         return len(data)
-
-
-# replies of the untrusted guest
-
-
-def parse_guest_object(data: bytes) -> dict[str, Any] | None:
-    """Return the JSON object in a reply of the untrusted guest; None for anything else."""
-    with contextlib.suppress(ValueError):
-        parsed = orjson.loads(data)
-        return parsed if isinstance(parsed, dict) else None
-    return None
-
-
-def parse_outcome(reply: dict[str, Any]) -> Outcome | None:
-    """Return the outcome of a call in a reply of the untrusted guest.
-
-    The result is None for a malformed reply.
-
-    JSON allows numbers of any length, and values of any type at any key, so every field is checked.
-    """
-    value, error, kind = reply.get("value", reply.get("data")), reply.get("error"), reply.get("kind", "error")
-    images, exit_code = reply.get("images", []), reply.get("exit_code")
-    if not (isinstance(value, str | None) and isinstance(error, str | None)):
-        return None
-    if exit_code is not None and type(exit_code) is not int:  # `True` is an int
-        return None
-    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-        return None
-    try:
-        pictures = tuple(base64.b64decode(image, validate=True) for image in images)
-    except ValueError:
-        return None
-    cpu = reply.get("cpu")
-    ending = Ending.OK if error is None else Ending.MEMORY if kind == "memory" else Ending.ERROR
-    return Outcome(
-        ending,
-        value=value,
-        error=error,
-        images=pictures,
-        exit_code=exit_code,
-        cpu_seconds=_parse_seconds(cpu),
-    )
-
-
-def _parse_seconds(value: Any) -> float:
-    """Return a number of seconds in a reply of the untrusted guest.
-
-    The result is 0 for other types and implausible values.
-    """
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
-
-
-def read_count(value: Any) -> int:
-    """Return a count in a reply of the untrusted guest.
-
-    The result is 0 for other types and negative numbers.
-    """
-    return value if isinstance(value, int) and value >= 0 else 0
-
-
-def describe_end(event: str, detail: Any, limits: Limits) -> tuple[Ending, str]:
-    """Return how a call without a reply ended, and the error text that the model reads.
-
-    Args:
-        event: Event that ended the call: `timeout`, `output`, `disk`, `nonsense` or `died`.
-        detail: Time limit in seconds for `timeout`; exit code for `died`, negative for a signal.
-        limits: Limits of the call.
-    """
-    if event == "timeout":
-        return Ending.TIMEOUT, f"it ran longer than {detail:g} s and was ended"
-    if event == "output":
-        return Ending.OUTPUT, f"it printed more than {limits.output_bytes} bytes and was ended"
-    if event == "disk":
-        return Ending.DISK, f"its files were more than {limits.folder_mb} MiB or {limits.files} and it was ended"
-    if event == "nonsense":
-        return Ending.CRASHED, "the interpreter answered nonsense and was ended"
-    if detail == -signal.SIGXCPU:
-        return Ending.CPU, f"it computed longer than {limits.cpu_seconds:g} s and was ended"
-    if isinstance(detail, int) and detail < 0:
-        with contextlib.suppress(ValueError):
-            return Ending.CRASHED, f"the interpreter was ended by {signal.Signals(-detail).name}"
-    return Ending.CRASHED, f"the interpreter ended itself with exit code {detail}"

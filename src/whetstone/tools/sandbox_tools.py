@@ -22,11 +22,10 @@ from whetstone.masking import mask_secrets
 from whetstone.plugins import OptionError
 from whetstone.sandbox import Ending, Isolation, Limits, Outcome, shared_sandbox
 from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS, parse_container_options
-from whetstone.sandbox.containers.container_pool import ContainerPool, shared_containers
-from whetstone.sandbox.containers.harbor_session import HarborEnvironments, shared_harbor
+from whetstone.sandbox.containers.container_pool import shared_containers
+from whetstone.sandbox.containers.harbor_session import shared_harbor
 from whetstone.sandbox.host_paths import remove_host_paths
-from whetstone.sandbox.pool import Sandbox
-from whetstone.sandbox.protocol import SandboxSession
+from whetstone.sandbox.protocol import SandboxSession, SessionPool
 from whetstone.tools.execution import failed_result
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.protocol import Outcome as Status
@@ -69,23 +68,24 @@ class _InSandbox:
             if importlib.util.find_spec(module.partition(".")[0]) is None:
                 raise OptionError("preload", f"no module named {module}")
         # both report an error before anything starts
-        self.container_pool: ContainerPool | None = None
-        """Containers of the episodes; None without an image."""
-        self._pool: Sandbox | ContainerPool | HarborEnvironments
+        self.session_pool: SessionPool
+        """Factory of the sessions of episodes."""
         if isinstance(sandbox, str):
-            self._pool = shared_sandbox(sandbox, tuple(preload), tuple(container))
+            self.session_pool = shared_sandbox(sandbox, tuple(preload), tuple(container))
             is_closed = not container and sandbox != Isolation.UNSAFE
         elif sandbox.get("container") == "harbor":
-            self._pool = shared_harbor(sandbox)
-            is_closed = self._pool.options.network == "none"
+            environments = self.session_pool = shared_harbor(sandbox)
+            is_closed = environments.options.network == "none"
         else:
             options = parse_container_options(sandbox)
-            self._pool = self.container_pool = shared_containers(options)
+            self.session_pool = shared_containers(options)
             is_closed = options.network == "none"
         self.effects = "read" if is_closed else None
         """Effect of the code; unknown with a custom container, with a network or without isolation."""
         self.stateless = is_closed and persistence == "reset"
         """Whether a result depends only on the call: each call has a new session, without access to the machine."""
+        self.keeps_files = persistence == "persistent"
+        """Whether files last from call to call."""
         self._limits = limits or (CONTAINER_LIMITS if has_image else Limits())
         self._persistence, self._files = persistence, files or {}
         self.must_agree = {
@@ -103,7 +103,7 @@ class _InSandbox:
         session: SandboxSession | None = episode.shared.get("session")
         if session is None:
             persistent = self._persistence == "persistent"
-            session = self._pool.session(persistent=persistent, seed=episode.seed, limits=self._limits)
+            session = self.session_pool.session(persistent=persistent, seed=episode.seed, limits=self._limits)
             episode.shared["session"] = session
         for path, text in {**self._files, **episode.task.private.get("files", {})}.items():
             session.files[path] = text.encode()

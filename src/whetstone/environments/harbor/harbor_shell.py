@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from whetstone.environments.container_grading import Grade, GradingRun, build_verdict
 from whetstone.environments.harbor.task_folder import SOLUTION, HarborFolder, read_folder, resolve_variables
+from whetstone.environments.sandbox_grading import Grade, GradingRun, build_verdict
 from whetstone.errors import InfrastructureError, SandboxError, TaskError
 from whetstone.sandbox import CONTAINER_LIMITS, ContainerOptions, ContainerPool, Ending, shared_containers
+from whetstone.sandbox.archive_transfer import upload_host_folder
 from whetstone.sandbox.containers.container_session import ContainerSession
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.sandbox_tools import shown_outcome
@@ -116,7 +117,7 @@ class HarborContainers:
     async def play_solution(self, session: ContainerSession) -> str:
         """Run the solution in a container; return why it failed, or "" if it ended with exit code 0."""
         folder, own = self.folder, resolve_variables(self.folder.solution_variables)
-        await session.upload_folder(folder.path / "solution", SOLUTION)
+        await upload_host_folder(session, folder.path / "solution", SOLUTION)
         outcome = await session.shell(
             f"chmod +x {SOLUTION}/solve.sh; {SOLUTION}/solve.sh",
             wall_seconds=folder.agent_seconds,

@@ -1,8 +1,7 @@
-"""Archives of folders in containers: packing, reading and copying them with the runtime's command `cp`."""
+"""Archives of folders in containers: reading, saving and loading them with the runtime's command `cp`."""
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
 import tarfile
@@ -11,14 +10,11 @@ from pathlib import PurePosixPath
 from typing import IO
 
 from whetstone.errors import InfrastructureError
+from whetstone.sandbox.archive_transfer import copy_archive, has_entries
 from whetstone.sandbox.containers.container_runtime import FIRST_USER
 
 _CHUNK = 1 << 16
 _MAX_DOWNLOAD_BYTES, _MAX_FILE_BYTES = 256 << 20, 1 << 20
-
-
-class FolderTooLargeError(Exception):
-    """Error: a folder of untrusted code is larger than the limit of the container that it is copied into."""
 
 
 def read_archive(command: list[str]) -> dict[str, bytes]:
@@ -44,21 +40,21 @@ def read_archive(command: list[str]) -> dict[str, bytes]:
     return contents
 
 
-def copy_archive(reading: list[str], writing: list[str], *, max_bytes: int) -> None:
-    """Copy the files and links of the tar archive that one command writes to the standard input of another one.
+def save_archive(reading: list[str], archive: IO[bytes], *, max_bytes: int) -> None:
+    """Write the files and links of the tar archive that a command writes to a file.
 
     Podman writes owners as users of this machine, and reads them as users of the container.
 
     Raises:
         FolderTooLargeError: Its files have more than `max_bytes`.
-        InfrastructureError: A command fails.
+        InfrastructureError: The command fails.
     """
-    with tempfile.TemporaryFile() as packed, tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as errors:
         with subprocess.Popen(reading, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors) as source:
             assert source.stdout is not None
             count, problem = 0, ""
             try:
-                count = _rewrite_archive(source.stdout, packed, max_bytes)
+                count = copy_archive(source.stdout, archive, max_bytes=max_bytes, first_user=FIRST_USER)
                 while source.stdout.read(_CHUNK):  # the padding
                     pass
             except tarfile.ReadError as error:
@@ -67,53 +63,21 @@ def copy_archive(reading: list[str], writing: list[str], *, max_bytes: int) -> N
                 source.stdout.close()  # ends a command that still writes
         errors.seek(0)
         text = errors.read().decode(errors="replace")
-        is_missing = not count and re.search(r"no such file|not find|not be found", text, re.IGNORECASE)
-        if (source.returncode or problem) and not is_missing:
-            raise InfrastructureError(f"{reading[0]} cp: {find_last_line(text or problem)}")
-        if count:  # an archive without entries would be refused
-            packed.seek(0)
-            written = subprocess.run(writing, stdin=packed, capture_output=True, text=True, check=False)
-            if written.returncode:
-                raise InfrastructureError(f"{writing[0]} cp: {find_last_line(written.stderr)}")
+    is_missing = not count and re.search(r"no such file|not find|not be found", text, re.IGNORECASE)
+    if (source.returncode or problem) and not is_missing:
+        raise InfrastructureError(f"{reading[0]} cp: {find_last_line(text or problem)}")
 
 
-def _rewrite_archive(source: IO[bytes], target: IO[bytes], max_bytes: int) -> int:
-    """Copy a tar archive without devices and pipes, with owners of the container; return its number of entries.
+def load_archive(archive: IO[bytes], writing: list[str]) -> None:
+    """Pass a tar archive to a command, unless it has no entries, which the runtimes refuse.
 
     Raises:
-        FolderTooLargeError: Its files have more than `max_bytes`.
+        InfrastructureError: The command fails.
     """
-    count = total = 0
-    with tarfile.open(fileobj=source, mode="r|") as archive, tarfile.open(fileobj=target, mode="w") as packed:
-        for entry in archive:
-            total += entry.size
-            if total > max_bytes:
-                raise FolderTooLargeError(f"the workspace has more than {max_bytes >> 20} MiB")
-            if entry.isreg() or entry.isdir() or entry.issym() or entry.islnk():
-                entry.pax_headers, entry.uname, entry.gname = {}, "", ""
-                entry.type = tarfile.REGTYPE if entry.isreg() else entry.type
-                entry.uid, entry.gid = (
-                    number - FIRST_USER if number >= FIRST_USER else number for number in (entry.uid, entry.gid)
-                )
-                packed.addfile(entry, archive.extractfile(entry) if entry.isreg() else None)
-                count += 1
-    return count
-
-
-def pack_files(contents: dict[str, bytes]) -> bytes:
-    """Return a tar archive with files and their folders."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        folders = {str(above) for path in contents for above in PurePosixPath(path).parents} - {".", "/"}
-        for folder in sorted(folders):
-            entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(entry)
-        for path, data in contents.items():
-            entry = tarfile.TarInfo(path)
-            entry.size, entry.mode = len(data), 0o644
-            archive.addfile(entry, io.BytesIO(data))
-    return packed.getvalue()
+    if has_entries(archive):
+        written = subprocess.run(writing, stdin=archive, capture_output=True, text=True, check=False)
+        if written.returncode:
+            raise InfrastructureError(f"{writing[0]} cp: {find_last_line(written.stderr)}")
 
 
 def find_last_line(text: str) -> str:

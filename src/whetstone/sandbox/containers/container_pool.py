@@ -11,6 +11,8 @@ import os
 import subprocess
 import threading
 import weakref
+from collections.abc import Callable
+from dataclasses import replace
 
 from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS, ContainerOptions
@@ -99,6 +101,14 @@ class ContainerPool:
             session.ports[PORT] = EgressProxy(self.options.allowed_hosts).serve_socket
         self.sessions.add(session)
         return session
+
+    def grader_factory(self, image: str) -> Callable[[Limits], ContainerSession]:
+        """See `SessionPool`."""
+        options = replace(self.options, network="none")
+        if image:
+            options = replace(options, image=image, build="", rootfs="")
+        pool = self if options == self.options else shared_containers(options)
+        return lambda limits: pool.session(limits=limits)
 
     def prepare_image(self) -> str:
         """Return the name of the image; build or import it if it is needed.

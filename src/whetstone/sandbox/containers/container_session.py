@@ -16,23 +16,23 @@ import json
 import secrets
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from whetstone.errors import InfrastructureError, SandboxError
+from whetstone.sandbox.archive_transfer import FolderTooLargeError, pack_files
+from whetstone.sandbox.call_outcomes import describe_end
 from whetstone.sandbox.captured_output import CapturedOutput
-from whetstone.sandbox.containers.container_archives import copy_archive, find_last_line, pack_files, read_archive
+from whetstone.sandbox.containers.container_archives import find_last_line, load_archive, read_archive, save_archive
 from whetstone.sandbox.containers.container_runtime import ContainerPlace, ContainerRuntime
 from whetstone.sandbox.containers.loopback_ports import listen_in_container
 from whetstone.sandbox.isolation import exceeds_limits
 from whetstone.sandbox.limits import Limits
 from whetstone.sandbox.protocol import CodeTools, Ending, Outcome
-from whetstone.sandbox.session import describe_end
 from whetstone.truncate_text import truncate_middle
 
 _CHUNK = 1 << 16
@@ -93,6 +93,9 @@ class ContainerFactory(Protocol):
 
 class SessionWithoutPython:
     """Session in which variables of Python do not last: a container, or an environment of a provider."""
+
+    scratch_folder = ""
+    """The root of the file system; see `SandboxSession`."""
 
     async def python(self, code: str, *, wall_seconds: float | None = None, tools: CodeTools | None = None) -> Outcome:
         """Refuse the call.
@@ -168,7 +171,7 @@ class ContainerSession(SessionWithoutPython):
         command: str,
         *,
         wall_seconds: float | None = None,
-        variables: dict[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
         user: str = "",
     ) -> Outcome:
         """Run a shell command; files and the current folder are kept if the session is persistent.
@@ -222,20 +225,19 @@ class ContainerSession(SessionWithoutPython):
             return Outcome(Ending.ERROR, error=f"{path} cannot be written", seconds=outcome.seconds)
         return outcome
 
-    async def upload_folder(self, folder: Path, target: str) -> None:
-        """Copy the contents of a folder of this machine into a folder of the container, which replaces any there.
+    async def upload_archive(self, archive: IO[bytes], folder: str) -> Outcome:
+        """Replace the contents of a folder by those of a tar archive, which is read from its start.
 
         Raises:
             InfrastructureError: The runtime cannot copy it.
         """
-        source = await asyncio.to_thread(folder.resolve)
         async with self._lock:
             await self._prepare()
             command = 'rm -rf -- "$1"; mkdir -p -- "$1"'
-            await self._runtime.call("exec", "--user", "0", self._name, "sh", "-c", command, "sh", target)
-            copied = await self._runtime.call("cp", f"{source}/.", f"{self._name}:{target}")
-            if copied.code != 0:
-                raise InfrastructureError(f"{self._runtime.program} cp: {folder} to {target}: {copied.error_line}")
+            await self._runtime.call("exec", "--user", "0", self._name, "sh", "-c", command, "sh", folder)
+            words = self._runtime.build_command("cp", "-", f"{self._name}:{folder}")
+            await asyncio.to_thread(load_archive, archive, words)
+        return Outcome(Ending.OK)
 
     async def download_folder(self, folder: str) -> dict[str, bytes]:
         """Return the contents of the regular files of a folder, by relative path.
@@ -248,28 +250,27 @@ class ContainerSession(SessionWithoutPython):
                 read_archive, self._runtime.build_command("cp", f"{self._name}:{folder}/.", "-")
             )
 
-    async def copy_folder(self, folder: str, target: ContainerSession) -> None:
-        """Copy the contents of a folder into the same folder of another container, which replaces any there.
+    async def download_archive(self, folder: str, archive: IO[bytes]) -> Outcome:
+        """Write the files, folders and links of a folder to a file of this machine as a tar archive.
 
-        Links, modes and deletions are kept; devices and pipes are not. A missing folder is empty. The container
-        is paused during the copy.
+        Devices and pipes are left out. A missing folder is empty. The container is paused during the copy.
 
         Raises:
-            FolderTooLargeError: The files are larger than the limit of the other container.
             InfrastructureError: The runtime cannot copy it.
         """
-        with tempfile.TemporaryDirectory() as empty:
-            await target.upload_folder(Path(empty), folder)
-        if not self._name:  # its code exceeded a limit of the container
-            return
-        words = [self._runtime.build_command("cp", f"{self._name}:{folder}/.", "-")]
-        words += [self._runtime.build_command("cp", "-", f"{target.name}:{folder}")]
-        most = target.limits.kernel_limits.folder
-        await self._runtime.call("pause", self._name)
-        try:
-            await asyncio.to_thread(copy_archive, *words, max_bytes=most)
-        finally:
-            await self._runtime.call("unpause", self._name)
+        async with self._lock:
+            if not self._name:  # its code exceeded a limit of the container
+                return Outcome(Ending.OK)
+            words = self._runtime.build_command("cp", f"{self._name}:{folder}/.", "-")
+            await self._runtime.call("pause", self._name)
+            try:
+                max_bytes = self.limits.kernel_limits.folder
+                await asyncio.to_thread(save_archive, words, archive, max_bytes=max_bytes)
+            except FolderTooLargeError as error:
+                return Outcome(Ending.DISK, error=str(error))
+            finally:
+                await self._runtime.call("unpause", self._name)
+            return Outcome(Ending.OK)
 
     async def snapshot(self) -> str:
         """Return the name of a copy of all files of the container, for `restore`; processes are not part of it.

@@ -18,25 +18,28 @@ import json
 import math
 import secrets
 import shlex
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.optional_dependencies import install_command
 from whetstone.plugins import OptionError, validate_options
+from whetstone.sandbox.archive_transfer import copy_untrusted, has_entries, max_archive_bytes
+from whetstone.sandbox.call_outcomes import describe_end
 from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS
 from whetstone.sandbox.containers.container_session import SessionWithoutPython, file_tool_program, read_file_tool_reply
 from whetstone.sandbox.limits import Limits
-from whetstone.sandbox.protocol import Ending, Outcome
-from whetstone.sandbox.session import describe_end
+from whetstone.sandbox.protocol import Ending, Outcome, export_variables
 from whetstone.truncate_text import truncate_middle
 
 _START_SECONDS, _STOP_SECONDS, _SPARE_SECONDS = 1800.0, 120.0, 30.0
+_COPY_SECONDS = 600.0
 _MAX_COMMAND_BYTES = 1 << 16
 """Maximum length of a command that is an argument; a longer one is copied as a file."""
 _CALL = """f=/tmp/.{token}; cd -- {folder} 2>/dev/null || cd /
@@ -93,6 +96,7 @@ class HarborEnvironments:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         try:
+            self._values = dict(values)
             self.options = HarborOptions(**validate_options(HarborOptions, dict(values)))
         except OptionError as error:
             raise OptionError(f"sandbox.{error.key.removeprefix('sandbox.')}", error.message) from None
@@ -119,6 +123,12 @@ class HarborEnvironments:
     def session(self, *, persistent: bool = True, seed: int = 0, limits: Limits | None = None) -> HarborSession:
         """Create a session; its first call starts an environment. `seed` has no effect."""
         return HarborSession(self.create_environment, limits=limits or CONTAINER_LIMITS, persistent=persistent)
+
+    def grader_factory(self, image: str) -> Callable[[Limits], HarborSession]:
+        """See `SessionPool`."""
+        values = {**self._values, "network": "none", **({"image": image, "build": ""} if image else {})}
+        pool = shared_harbor(values)
+        return lambda limits: pool.session(limits=limits)
 
     def create_environment(self, folder: Path, limits: Limits) -> Any:
         """Return a new `BaseEnvironment` that has not started.
@@ -191,13 +201,23 @@ class HarborSession(SessionWithoutPython):
     async def _succeed(self) -> Outcome:
         return Outcome(Ending.OK)
 
-    async def shell(self, command: str, *, wall_seconds: float | None = None) -> Outcome:
+    async def shell(
+        self,
+        command: str,
+        *,
+        wall_seconds: float | None = None,
+        variables: Mapping[str, str] | None = None,
+        user: str = "",
+    ) -> Outcome:
         """Run a shell command; files and the current folder are kept if the session is persistent.
+
+        `user` has no effect.
 
         Raises:
             InfrastructureError: The environment has failed; nothing is known about the command.
         """
-        return await self._call(lambda: self._run(command, wall_seconds or self.limits.wall_seconds))
+        exported = export_variables(variables) + command
+        return await self._call(lambda: self._run(exported, wall_seconds or self.limits.wall_seconds))
 
     async def call_file_tool(self, function: str, **arguments: str | int) -> Outcome:
         """Call a function of `guest/files.py` with the Python of the environment and return its result."""
@@ -237,6 +257,70 @@ class HarborSession(SessionWithoutPython):
             return Outcome(Ending.OK)
 
         return await self._call(run)
+
+    async def download_archive(self, folder: str, archive: IO[bytes]) -> Outcome:
+        """Write the files, folders and links of a folder to a file of this machine as a tar archive.
+
+        Raises:
+            InfrastructureError: The environment has failed, or has no `tar`.
+        """
+
+        async def run() -> Outcome:
+            place, packed = shlex.quote(folder), f"/tmp/.{secrets.token_hex(8)}"
+            # GNU tar returns 1 for a file that changes meanwhile; the archive is checked below
+            pack = f"mkdir -p -- {place}; tar -C {place} -cf {packed} .; test $? -le 1 && wc -c < {packed}"
+            if not (size := (await self._run_tar(pack)).strip()).isdecimal():
+                return Outcome(Ending.ERROR, error="the workspace cannot be copied: tar has failed")
+            if int(size) > max_archive_bytes(self.limits):
+                return Outcome(Ending.DISK, error=f"the workspace has more than {self.limits.folder_mb} MiB")
+            with tempfile.TemporaryDirectory() as local:
+                file = Path(local) / "file"
+                await self._limited(self._environment.download_file(packed, file), "download_file", _COPY_SECONDS)
+                with file.open("rb") as source:
+                    return await asyncio.to_thread(copy_untrusted, source, archive, self.limits)
+
+        return await self._call(run)
+
+    async def upload_archive(self, archive: IO[bytes], folder: str) -> Outcome:
+        """Replace the contents of a folder by those of a tar archive, which is read from its start.
+
+        Raises:
+            InfrastructureError: The environment has failed, or has no `tar`.
+        """
+
+        async def run() -> Outcome:
+            place, packed = shlex.quote(folder), f"/tmp/.{secrets.token_hex(8)}"
+            unpack = f"rm -rf -- {place}; mkdir -p -- {place}"
+            if has_entries(archive):
+                with tempfile.NamedTemporaryFile() as file:
+                    await asyncio.to_thread(shutil.copyfileobj, archive, file)
+                    file.flush()
+                    uploading = self._environment.upload_file(file.name, packed)
+                    await self._limited(uploading, "upload_file", _COPY_SECONDS)
+                unpack += f" && tar -C {place} -xf {packed}; c=$?; rm -f {packed}; test $c -eq 0"
+            if (await self._run_tar(f"({unpack}) && echo done")).strip() != "done":
+                return Outcome(Ending.ERROR, error=f"{folder} cannot be written: tar has failed")
+            return Outcome(Ending.OK)
+
+        return await self._call(run)
+
+    async def _run_tar(self, command: str) -> str:
+        """Return the output of a shell command that uses `tar`.
+
+        Raises:
+            InfrastructureError: The environment has failed, or has no `tar`.
+        """
+        call = f"command -v tar > /dev/null || exit 127; ({command}) 2> /dev/null"
+        running = self._environment.exec(call, timeout_sec=int(_COPY_SECONDS))
+        done = await self._limited(running, "exec", _COPY_SECONDS + _SPARE_SECONDS)
+        if done.return_code == 127:
+            raise InfrastructureError("harbor: the image has no tar, which grading requires; install it")
+        return str(done.stdout or "")
+
+    @property
+    def working_folder(self) -> str:
+        """Return the folder in which commands start; that of the image is known once the session has started."""
+        return self._workdir
 
     def close(self) -> Awaitable[Any] | None:
         """Stop the environment and delete it; return an awaitable that waits for that and for earlier ones."""

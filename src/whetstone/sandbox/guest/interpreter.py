@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any
 
-from whetstone.sandbox.guest import files, wire
+from whetstone.sandbox.guest import files, folder_archives, wire
 
 try:
     import resource
@@ -39,6 +39,7 @@ except ImportError:  # Windows
 _MAX_FRAMES, _MAX_LINKS = 8, 50
 _MAX_IMAGES, _IMAGE_BYTES = 4, 2 << 20
 _MAX_VALUE_CHARACTERS = 100_000
+_PIECE_BYTES = 4 << 20
 
 
 def run_interpreter(host: socket.socket, output: int, home: str, options: Mapping[str, Any]) -> None:
@@ -70,6 +71,8 @@ def run_interpreter(host: socket.socket, output: int, home: str, options: Mappin
         "read": _read,
         "write": _write,
         "folder": _call_file_tool,
+        "pack": functools.partial(_pack_folder, channel),
+        "unpack": functools.partial(_unpack_folder, channel),
     }
     while (request := wire.receive_frame(host)) is not None:
         number, action = request.pop("number"), request.pop("do")
@@ -223,6 +226,41 @@ def _call_file_tool(function: str, arguments: Mapping[str, Any]) -> dict[str, An
         return {"value": getattr(files, function)(**arguments)}
     except files.FolderError as error:
         return {"error": str(error), "kind": "error"}
+
+
+class _ArchiveStream(io.RawIOBase):
+    """Stream of bytes to or from the host, in pieces that are arguments and results of tools."""
+
+    def __init__(self, tools: types.SimpleNamespace) -> None:
+        self._tools, self._rest = tools, b""
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._tools.send(base64.b64encode(data).decode())
+        return len(data)
+
+    def readinto(self, buffer: Any) -> int:
+        self._rest = self._rest or base64.b64decode(self._tools.receive())
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def _pack_folder(channel: _ToolChannel, folder: str, tools: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    with io.BufferedWriter(_ArchiveStream(channel.offer_tools(tools)), _PIECE_BYTES) as target:
+        folder_archives.pack_folder(folder, target)
+    return {}
+
+
+def _unpack_folder(channel: _ToolChannel, folder: str, tools: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    with io.BufferedReader(_ArchiveStream(channel.offer_tools(tools)), _PIECE_BYTES) as source:
+        folder_archives.unpack_folder(source, folder)
+    return {}
 
 
 def _open_stream(file: int) -> io.TextIOWrapper:

@@ -1,8 +1,9 @@
-"""Grading of an episode in a separate container, in which no code of the agent has run, without a network.
+"""Grading of an episode in a separate sandbox, in which no code of the agent has run, without a network.
 
-The container has the files of the episode and none of its processes: all changed files for Harbor folders, as their
-format requires; the files of the workspace for `grading` of other environments, in a container of the same or another
-image. A command runs there. Its exit code is the reward, or the file that it writes.
+The sandbox has the files of the episode and none of its processes: all changed files for Harbor folders, as their
+format requires; the files of the workspace for `grading` of other environments, in a sandbox of the same kind: a
+container, namespaces, or an environment of Harbor. A command runs there. Its exit code is the reward, or the file that
+it writes.
 
 Note:
     A command may write no reward because of the agent's files, or because it is broken. If it writes none for untouched
@@ -14,43 +15,40 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import shlex
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import IO, Any, Literal, Protocol, runtime_checkable
 
 from whetstone.errors import InfrastructureError, RecipeError, SandboxError, TaskError
 from whetstone.plugins import OptionError, validate_options
-from whetstone.sandbox import ContainerOptions, ContainerPool, Ending, Limits, shared_containers
-from whetstone.sandbox.containers.container_archives import FolderTooLargeError
-from whetstone.sandbox.containers.container_session import ContainerSession
+from whetstone.sandbox import ContainerOptions, Ending, Limits, Outcome, SandboxSession, shared_containers
+from whetstone.sandbox.archive_transfer import upload_host_folder
+from whetstone.sandbox.protocol import SessionPool
 from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Task
 
-TESTS = "/tests"
-"""Folder of a container with the tests."""
-_SCRIPT = f"{TESTS}/test.sh"
-_LOGS = "/logs/verifier"
+TESTS_VARIABLE, LOGS_VARIABLE = "WHETSTONE_TESTS", "WHETSTONE_LOGS"
+"""Environment variables of the command: the folder with the tests, and that of the reward files."""
 _MAX_REWARD_BYTES = 1 << 16
 _MAX_LOG_CHARACTERS = 500
-_PREPARE = (
-    f"rm -rf {_LOGS}; mkdir -p {_LOGS} /logs/agent /logs/artifacts; chmod 777 {_LOGS} /logs/agent /logs/artifacts; "
-    f"chmod +x {_SCRIPT} 2> /dev/null"
-)
 _UNTOUCHED: dict[Hashable, Grade] = {}
 """Grade of untouched files, by the tests that graded them."""
-CopyFiles = Callable[[ContainerSession], Awaitable[None]]
-"""Copies the files of an episode into a container."""
+PackFiles = Callable[[IO[bytes]], Awaitable[Outcome]]
+"""Writes the files of an episode as a tar archive; the outcome is that of the agent's code."""
 
 
 @runtime_checkable
-class RunsInContainers(Protocol):
-    """Tool class whose calls can run in a container of the episode."""
+class HasSession(Protocol):
+    """Tool class whose calls run in a session of the episode."""
 
-    container_pool: ContainerPool | None
-    """Containers of the episodes; None if the calls run elsewhere."""
+    session_pool: SessionPool
+    """Factory of the sessions."""
+    keeps_files: bool
+    """Whether files last from call to call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +107,14 @@ def parse_reward_json(text: str) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class GradingRun:
-    """Command that grades the files of a container."""
+    """Command that grades the files of a session."""
 
-    command: str = _SCRIPT
+    command: str = ""
+    """Command for `sh`; the file `test.sh` of the tests by default."""
     tests: Path | None = None
-    """Folder that is copied to `/tests`."""
+    """Folder of this machine with the tests."""
     test_files: Mapping[str, str] = field(default_factory=dict)
-    """Further files of `/tests`: contents by relative path."""
+    """Further files of the tests: contents by relative path."""
     reward: Literal["exit_code", "file"] = "file"
     """Source of the reward."""
     seconds: float = 300.0
@@ -123,28 +122,38 @@ class GradingRun:
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables."""
     user: str = ""
-    """User of the command; that of the image by default."""
+    """User of the command, in containers; that of the image by default."""
 
-    async def run_in(self, grader: ContainerSession) -> Grade:
-        """Run the command in a container with the files of an episode.
+    async def run_in(self, grader: SandboxSession, folder: str = "") -> Grade:
+        """Run the command in a session with the files of an episode.
+
+        The tests are copied to `tests` in the scratch folder of the session, which is `/tests` in containers. Reward
+        files are in its `logs/verifier`.
+
+        Args:
+            grader: Session without processes of the episode.
+            folder: Folder in which the command runs; that of the session by default.
 
         Raises:
-            InfrastructureError: The runtime has failed.
+            InfrastructureError: The sandbox has failed, or the tests cannot be copied.
         """
+        tests, logs = f"{grader.scratch_folder}/tests", f"{grader.scratch_folder}/logs/verifier"
         if self.test_files:
             with tempfile.TemporaryDirectory() as place:
                 await asyncio.to_thread(self._write_tests, Path(place))
-                await grader.upload_folder(Path(place), TESTS)
+                await upload_host_folder(grader, Path(place), tests)
         elif self.tests is not None:
-            await grader.upload_folder(self.tests, TESTS)
-        await grader.shell(_PREPARE, user="0")
+            await upload_host_folder(grader, self.tests, tests)
+        script, log_file = shlex.quote(f"{tests}/test.sh"), shlex.quote(f"{logs}/test-stdout.txt")
+        await grader.shell(_prepare_command(logs, script), user="0")
+        moved = f"cd -- {shlex.quote(folder)} || exit 1; " if folder else ""
         outcome = await grader.shell(
-            f"(\n{self.command}\n) > {_LOGS}/test-stdout.txt 2>&1",
+            f"{moved}(\n{self.command or script}\n) > {log_file} 2>&1",
             wall_seconds=self.seconds,
-            variables=dict(self.variables),
+            variables={TESTS_VARIABLE: tests, LOGS_VARIABLE: logs, **self.variables},
             user=self.user,
         )
-        log = (await grader.shell(f"tail -c 2000 {_LOGS}/test-stdout.txt")).output
+        log = (await grader.shell(f"tail -c 2000 {log_file}")).output
         last = (log.strip().splitlines() or ["no output"])[-1][:200]
         has_ended = outcome.ending is Ending.OK
         if self.reward == "exit_code":
@@ -154,7 +163,7 @@ class GradingRun:
         if not has_ended:
             return Grade({}, f"the tests did not end: {outcome.error}", log)
         for name, parse in (("reward.json", parse_reward_json), ("reward.txt", parse_reward_text)):
-            reward_file = await grader.read(f"{_LOGS}/{name}", max_bytes=_MAX_REWARD_BYTES)
+            reward_file = await grader.read(f"{logs}/{name}", max_bytes=_MAX_REWARD_BYTES)
             if reward_file.ending is Ending.OK:
                 try:
                     return Grade(parse((reward_file.data or b"").decode(errors="replace")), "", log)
@@ -168,6 +177,13 @@ class GradingRun:
         for name, text in self.test_files.items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             (place / name).write_text(text, encoding="utf-8")
+
+
+def _prepare_command(logs: str, script: str) -> str:
+    """Return the command that makes the folders of logs empty and writable, and the script executable."""
+    others = [f"{logs.removesuffix('verifier')}{name}" for name in ("agent", "artifacts")]
+    folders = shlex.join([logs, *others])
+    return f"rm -rf {shlex.quote(logs)}; mkdir -p {folders}; chmod 777 {folders}; chmod +x {script} 2> /dev/null"
 
 
 async def build_verdict(
@@ -189,7 +205,7 @@ async def build_verdict(
         if tests not in _UNTOUCHED:
             _UNTOUCHED[tests] = await grade_untouched()
         if not _UNTOUCHED[tests].rewards:
-            raise InfrastructureError(f"{place}: {_UNTOUCHED[tests].reason}, in an untouched container either")
+            raise InfrastructureError(f"{place}: {_UNTOUCHED[tests].reason}, for untouched files either")
         return {"success": False, "score": 0.0, "no_reward": grade.reason}
     names = {f"reward_{name}": value for name, value in grade.rewards.items() if name != "reward"}
     reason = {"failed_grading": grade.reason[:_MAX_LOG_CHARACTERS]} if grade.reason else {}
@@ -198,23 +214,25 @@ async def build_verdict(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradingOptions:
-    """Grading of the workspace in a separate container: `grading: {command: …}`, with `tests`, or both.
+    """Grading of the workspace in a separate sandbox: `grading: {command: …}`, with `tests`, or both.
 
-    The container has no network. The files of the episode replace those of its workspace before the command runs there.
+    The sandbox has no network. The files of the episode replace those of its workspace before the command runs there.
+    Its variables `WHETSTONE_TESTS` and `WHETSTONE_LOGS` are the folders of the tests and of the reward files.
     """
 
     command: str = ""
-    """Command for `sh`, run in the workspace; `/tests/test.sh` by default."""
+    """Command for `sh`, run in the workspace; `$WHETSTONE_TESTS/test.sh` by default."""
     tests: str = ""
-    """Folder whose copy is at `/tests` while the command runs, and never in an episode. A task can add files under
-    `test_files` in its private data: contents by relative path."""
+    """Folder whose copy is at `$WHETSTONE_TESTS` while the command runs (`/tests` in containers), and never in an
+    episode. A task can add files under `test_files` in its private data: contents by relative path."""
     reward: Literal["exit_code", "file"] = "exit_code"
-    """`exit_code`: 1 if the command ends with exit code 0, else 0. `file`: the number in `/logs/verifier/reward.txt`,
-    or the numbers by name in `/logs/verifier/reward.json`."""
+    """`exit_code`: 1 if the command ends with exit code 0, else 0. `file`: the number in `$WHETSTONE_LOGS/reward.txt`,
+    or the numbers by name in `$WHETSTONE_LOGS/reward.json` (`/logs/verifier` in containers)."""
     image: str = ""
-    """Name of a local image; that of the episode by default."""
+    """Name of a local image; that of the episode by default. Namespaces have none."""
     workspace: str = ""
-    """Folder with the files to grade; by default `/workspace` for agents, and the `WORKDIR` of the image for tools."""
+    """Folder with the files to grade. By default `/workspace` for agents in containers, the `WORKDIR` of the image for
+    tools, and the folder of the session in namespaces."""
     seconds: float = 300.0
     """Time limit of the command; it counts towards the deadline of the episode."""
 
@@ -246,65 +264,72 @@ def _parse_options(values: Mapping[str, Any]) -> GradingOptions:
 
 
 class WorkspaceGrading:
-    """Grades workspaces of episodes, each in a new container.
+    """Grades workspaces of episodes, each in a new session.
 
     Args:
         options: Values of `grading` in a recipe; see `GradingOptions`.
-        containers: Containers of the episodes, whose image the grading containers have unless the options name another.
-            None: the episodes have no containers.
+        pool: Factory of the sessions of the episodes, whose kind and image the grading sessions have. None: the
+            episodes have no sessions, and containers of the image in the options grade them.
 
     Raises:
         OptionError: An option is invalid.
-        RecipeError: The runtime or the image is missing.
+        RecipeError: The runtime or the image is missing, or the sandbox cannot be closed.
     """
 
-    def __init__(self, options: Mapping[str, Any], containers: ContainerPool | None) -> None:
+    def __init__(self, options: Mapping[str, Any], pool: SessionPool | None) -> None:
         self.options = _parse_options(options)
-        image = {"image": self.options.image, "build": "", "rootfs": ""} if self.options.image else {}
-        if containers is None and not image:
-            raise OptionError("grading.image", "is required, because episodes have no containers; set a local image")
+        image = self.options.image
+        if pool is None and not image:
+            raise OptionError("grading.image", "is required, because episodes have no sandbox; set a local image")
         try:
-            if containers is None:
-                self._pool = shared_containers(ContainerOptions(container="podman", **image))  # type: ignore[arg-type]
-            else:
-                wanted = replace(containers.options, network="none", **image)  # type: ignore[arg-type]
-                self._pool = containers if wanted == containers.options else shared_containers(wanted)
+            pool = pool or shared_containers(ContainerOptions(container="podman", image=image))
+            self._pool, self._create_grader = pool, pool.grader_factory(image)
+        except OptionError as error:
+            raise OptionError(f"grading.{error.key}", error.message) from None
         except SandboxError as error:
             raise RecipeError(f"grading: {error}") from None
 
     async def grade_files(
-        self, task: Task, limits: Limits, workdir: str, copy_files: CopyFiles, copy_original: CopyFiles
+        self, task: Task, limits: Limits, folder: str, pack_episode: PackFiles, pack_original: PackFiles
     ) -> dict[str, Any]:
         """Return the verdict on the files of an episode; see `build_verdict`.
 
         Args:
             task: Task of the episode.
-            limits: Limits of the container.
-            workdir: Working directory of the container.
-            copy_files: Copies the files of the episode into the working directory.
-            copy_original: Copies the files with which the episode started.
+            limits: Limits of the grading session.
+            folder: Folder of the files. In a sandbox without a separate file system it is replaced by another one.
+            pack_episode: Packs the files at the end of the episode.
+            pack_original: Packs the files with which the episode started.
 
         Raises:
             TaskError: `test_files` of the task are invalid.
-            InfrastructureError: The runtime has failed, or the command writes no reward for the original files either.
+            InfrastructureError: The sandbox has failed, or the command writes no reward for the original files either.
         """
         options, test_files = self.options, _parse_test_files(task)
         tests = Path(options.tests) if options.tests else None
-        run = GradingRun(options.command or _SCRIPT, tests, test_files, options.reward, options.seconds)
+        run = GradingRun(options.command, tests, test_files, options.reward, options.seconds)
 
-        async def grade_copy(copy: CopyFiles) -> Grade:
-            grader = self._pool.session(limits=limits, workdir=workdir)
-            try:
-                await copy(grader)
-                return await run.run_in(grader)
-            except FolderTooLargeError as error:
-                return Grade({"reward": 0.0}, str(error), "")
-            finally:
-                grader.close()
+        async def grade_files_of(pack: PackFiles) -> Grade:
+            with tempfile.TemporaryFile() as archive:
+                packed = await pack(archive)
+                if packed.ending is not Ending.OK:
+                    return Grade({"reward": 0.0}, packed.error or packed.ending.value, "")
+                grader = self._create_grader(limits)
+                try:
+                    await grader.start()
+                    scratch = grader.scratch_folder
+                    target = f"{scratch}/workspace" if scratch == grader.working_folder else folder
+                    copied = await grader.upload_archive(archive, target)
+                    if copied.ending is not Ending.OK:
+                        return Grade({"reward": 0.0}, f"the workspace cannot be copied: {copied.error}", "")
+                    return await run.run_in(grader, target)
+                finally:
+                    if (closing := grader.close()) is not None:
+                        await closing
 
-        key = (options, tuple(sorted(test_files.items())))
+        key = (self._pool, options, tuple(sorted(test_files.items())))
         return await build_verdict(
-            await grade_copy(copy_files), f"grading of {task.id}", key, lambda: grade_copy(copy_original)
+            await grade_files_of(pack_episode), f"grading of {task.id}", key, lambda: grade_files_of(pack_original)
         )
 
 
@@ -319,21 +344,21 @@ def _parse_test_files(task: Task) -> dict[str, str]:
         raise TaskError(f"{task.id}: test_files must be texts by relative path")
     for name in files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise TaskError(f"{task.id}: test_files: {name} is outside of {TESTS}; use a relative path")
+            raise TaskError(f"{task.id}: test_files: {name} is outside of the folder; use a relative path")
     return dict(files)
 
 
-class ContainerGrading:
-    """Component without tools that grades the container of `shell` and `files` at the end of an episode.
+class ToolGrading:
+    """Component without tools that grades the files of `shell`, `files` and `python` at the end of an episode.
 
     Args:
         options: Values of `grading` in a recipe.
-        containers: Containers of the tools.
+        pool: Factory of the tools' sessions.
     """
 
-    def __init__(self, options: Mapping[str, Any], containers: ContainerPool) -> None:
-        self._grading = WorkspaceGrading(options, containers)
-        self._session: ContainerSession | None = None
+    def __init__(self, options: Mapping[str, Any], pool: SessionPool) -> None:
+        self._grading, self._pool = WorkspaceGrading(options, pool), pool
+        self._session: SandboxSession | None = None
         self._task: Task | None = None
 
     def tools(self) -> list[Any]:
@@ -345,7 +370,7 @@ class ContainerGrading:
         self._session, self._task = episode.shared["session"], episode.task
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Return the verdict on the files of the container.
+        """Return the verdict on the files of the session.
 
         Raises:
             RecipeError: The working directory is the root of the file system.
@@ -355,14 +380,24 @@ class ContainerGrading:
         assert session is not None
         assert task is not None
         await session.start()
+
+        async def pack_original(archive: IO[bytes]) -> Outcome:
+            untouched = self._pool.session(limits=session.limits)
+            untouched.files = dict(session.files)
+            try:
+                await untouched.start()
+                return await untouched.download_archive(self._graded_folder(untouched), archive)
+            finally:
+                if (closing := untouched.close()) is not None:
+                    await closing
+
+        folder = self._graded_folder(session)
+        return await self._grading.grade_files(
+            task, session.limits, folder, lambda archive: session.download_archive(folder, archive), pack_original
+        )
+
+    def _graded_folder(self, session: SandboxSession) -> str:
         folder = self._grading.options.workspace or session.working_folder
         if folder == "/":
             raise RecipeError("grading.workspace: the image has no WORKDIR; set the folder with the files to grade")
-
-        async def copy_files(grader: ContainerSession) -> None:
-            await session.copy_folder(folder, grader)
-
-        async def copy_original(grader: ContainerSession) -> None:
-            grader.files = dict(session.files)
-
-        return await self._grading.grade_files(task, session.limits, folder, copy_files, copy_original)
+        return folder
