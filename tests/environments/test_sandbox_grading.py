@@ -129,9 +129,18 @@ def test_grading_in_a_sandbox_with_a_network_is_refused():
 
 
 @needs_isolation
-def test_namespaces_have_no_image():
-    with pytest.raises(OptionError, match=r"grading\.image: requires a container: `sandbox: {container: podman"):
-        ToolEnvironment(tools=[Shell], grading={"command": "true", "image": "a"})
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image": "a"}, "grading.image: requires a container: `sandbox: {container: podman, image: NAME}`; remove it"),
+        ({"workspace": "/tmp/a"}, "grading.workspace: must be in /session of namespaces, got /tmp/a; remove it to"),
+        ({"workspace": "/session/../a"}, "grading.workspace: must be in /session of namespaces, got /session/../a;"),
+    ],
+)
+def test_namespaces_have_no_image_and_one_writable_folder(options, message):
+    with pytest.raises(OptionError) as raised:
+        ToolEnvironment(tools=[Shell], grading={"command": "true", **options})
+    assert str(raised.value).startswith(message)
 
 
 def test_copied_folder_has_files_and_links_of_the_container_and_a_failing_copy_is_no_empty_folder(tmp_path):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import shlex
 import shutil
 import tempfile
@@ -25,8 +26,18 @@ from typing import IO, Any, Literal, Protocol, runtime_checkable
 
 from whetstone.errors import InfrastructureError, RecipeError, SandboxError, TaskError
 from whetstone.plugins import OptionError, validate_options
-from whetstone.sandbox import ContainerOptions, Ending, Limits, Outcome, SandboxSession, shared_containers
+from whetstone.sandbox import (
+    ContainerOptions,
+    Ending,
+    Isolation,
+    Limits,
+    Outcome,
+    Sandbox,
+    SandboxSession,
+    shared_containers,
+)
 from whetstone.sandbox.archive_transfer import upload_host_folder
+from whetstone.sandbox.isolation import WORK
 from whetstone.sandbox.protocol import SessionPool
 from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Task
@@ -263,6 +274,18 @@ def _parse_options(values: Mapping[str, Any]) -> GradingOptions:
         raise OptionError(key, error.message) from None
 
 
+def _check_workspace(workspace: str, isolation: Isolation) -> None:
+    """Check that a folder to grade is one that sessions of a sandbox without an image can write.
+
+    Raises:
+        OptionError: It is not.
+    """
+    is_inside = PurePosixPath(os.path.normpath(workspace)).is_relative_to(WORK)
+    if isolation is not Isolation.NAMESPACES or not is_inside:
+        message = f"must be in {WORK} of namespaces, got {workspace}; remove it to grade the folder of the session"
+        raise OptionError("grading.workspace", message)
+
+
 class WorkspaceGrading:
     """Grades workspaces of episodes, each in a new session.
 
@@ -281,6 +304,8 @@ class WorkspaceGrading:
         image = self.options.image
         if pool is None and not image:
             raise OptionError("grading.image", "is required, because episodes have no sandbox; set a local image")
+        if self.options.workspace and isinstance(pool, Sandbox):
+            _check_workspace(self.options.workspace, pool.isolation)
         try:
             pool = pool or shared_containers(ContainerOptions(container="podman", image=image))
             self._pool, self._create_grader = pool, pool.grader_factory(image)
