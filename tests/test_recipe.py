@@ -300,5 +300,5 @@ def test_dotted_name_of_a_custom_component_is_answered_with_a_colon():
 def test_missing_recipe_file_is_answered_with_the_similar_file(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     written(tmp_path, MINIMAL)
-    with pytest.raises(RecipeError, match='did you mean "mine.yaml"'):
+    with pytest.raises(RecipeError, match=r'did you mean "mine\.yaml"'):
         load_recipe(name)

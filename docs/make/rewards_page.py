@@ -211,11 +211,11 @@ a response there is no score. `judge.meter` counts requests, tokens and cost. Re
 judge are stored with the score (`score.judgements`). `whetstone view` and `whetstone show RUN --trajectory ID` show
 them.
 
-- **What if a judge is slow, down or returns garbage?** A request ends after `seconds`, and has `max_attempts` attempts. Then
-  the episode has no score and is counted in `episode/invalid`; more than `reinforcement.max_failures` per thousand stop
-  the run.
-- **What does a judge cost?** Set `prompt_price` and `completion_price`: `whetstone plan RECIPE --trial` estimates the price of
-  a run, and `reinforcement: {budget: {dollars: 20}}` ends the stage at that price ([cost](../guide/cost.md)).
+- **What if a judge is slow, down or returns garbage?** A request ends after `seconds`, and has `max_attempts` attempts.
+  Then the episode has no score and is counted in `episode/invalid`; more than `reinforcement.max_failures` per thousand
+  stop the run.
+- **What does a judge cost?** Set `prompt_price` and `completion_price`: `whetstone plan RECIPE --trial` estimates the
+  price of a run, and `reinforcement: {budget: {dollars: 20}}` ends the stage at that price ([cost](../guide/cost.md)).
 
 """
 

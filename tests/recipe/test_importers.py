@@ -374,4 +374,6 @@ def test_reward_function_of_verl_has_its_name_in_a_recipe():
     keys = {"custom_reward_function.path": "rewards/sums.py", "custom_reward_function.name": "compute"}
     lines = [line for line in translate_config("verl", keys).format_entries("missing") if line.startswith("custom")]
     assert len(lines) == 2
-    assert all('copy sums.py into the folder of the recipe and name it: reward: "sums:compute"' in line for line in lines)
+    assert all(
+        'copy sums.py into the folder of the recipe and name it: reward: "sums:compute"' in line for line in lines
+    )
