@@ -82,15 +82,15 @@ def papers_page() -> str:
     """Return the page of tested claims."""
     every = list(load_papers().values())
     exact, effect = exact_counts(every), effect_counts(every)
-    shown = [paper for paper in every if paper.exact_verdict == SHOWN]
+    proven = [paper for paper in every if paper.exact_verdict == SHOWN]
     lines = [
         TOP.format(
             exact="\n".join(f"| {verdict} | {count} |" for verdict, count in exact.items()),
             effect="\n".join(f"| {verdict} | {count} |" for verdict, count in effect.items()),
             count=len(every),
             analogies=sum(paper.analogy for paper in every),
-            simpler=sum(paper.simpler is not None for paper in shown),
-            shown_analogies=sum(paper.analogy for paper in shown),
+            simpler=sum(paper.simpler is not None for paper in proven),
+            shown_analogies=sum(paper.analogy for paper in proven),
             not_run=effect[NOT_RUN],
             page=NOT_RUN_PAGE,
         )

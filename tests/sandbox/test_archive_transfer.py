@@ -78,9 +78,9 @@ def test_files_modes_and_links_are_the_same_after_a_copy_and_replace_the_ones_be
 def test_any_names_and_contents_are_the_same_after_a_copy(tmp_path_factory, contents):
     target = tmp_path_factory.mktemp("target")
     unpack_folder(copied(io.BytesIO(pack_files(contents))), str(target))
-    unpack_folder(copied(packed(target)), str(target / "again"))
-    again = {path.name: path.read_bytes() for path in (target / "again").iterdir()}
-    assert again == contents
+    unpack_folder(copied(packed(target)), str(target / "repeated"))
+    repeated = {path.name: path.read_bytes() for path in (target / "repeated").iterdir()}
+    assert repeated == contents
 
 
 def test_missing_and_empty_folders_are_archives_without_entries(tmp_path):

@@ -59,7 +59,7 @@ def _probability_after_ascent(*, is_weighted: bool) -> float:
 def durations_as_weights_remove_the_drift_to_fast_actions() -> list[Figure]:
     """Workers that each repeat one action finish ten times more fast actions of reward 0.4 than slow ones of reward 1
     in a fixed time, so the policy drifts to the fast one; with duration weights the gradient is the policy gradient,
-    for every policy, and the policy goes to the slow one. If each finished action is sampled anew from the policy, as
+    for every policy, and the policy goes to the slow one. If each next action is sampled from the policy, as
     in groups that are sampled completely, frequencies are right without weights, and weights of uncentered rewards
     favor slow actions even if they are worse."""
     gap = 0.0
@@ -75,13 +75,13 @@ def durations_as_weights_remove_the_drift_to_fast_actions() -> list[Figure]:
     )
     weighted = duration_weighted(advantages, durations)
     centered = duration_weighted(advantages - advantages.mean(), durations)
-    plain_anew, weighted_anew, centered_anew = (
+    plain_gradient, weighted_gradient, centered_gradient = (
         float(each[1] - each[0]) / 4 for each in (advantages, weighted, centered)
     )
     return [
-        Figure("gradient on a slow and worse action, sampled anew from the policy", "=", -0.05, plain_anew),
-        Figure("the same with weights, uncentered rewards: the wrong sign", ">", 0.0, weighted_anew),
-        Figure("the same with weights, rewards less their mean", "=", -0.05, centered_anew),
+        Figure("gradient on a slow and worse action, each action sampled from the policy", "=", -0.05, plain_gradient),
+        Figure("the same with weights, uncentered rewards: the wrong sign", ">", 0.0, weighted_gradient),
+        Figure("the same with weights, rewards less their mean", "=", -0.05, centered_gradient),
         Figure("gradient on the slow action without weights, π = 1/2", "<", 0.0, _gradient(0.5, is_weighted=False)),
         Figure("largest difference from the policy gradient", "=", 0.0, gap),
         Figure(
