@@ -60,7 +60,7 @@ def shortest_success(task: Task) -> int:
 
 
 @functools.cache
-def _lengths() -> dict[tuple[str, int], list[int]]:
+def _lengths() -> dict[tuple[Interface, int], list[int]]:
     """Return the shortest number of actions of the tasks by interface and level."""
     interfaces: tuple[Interface, ...] = ("pages", "calls", "both")
     return {
@@ -84,9 +84,8 @@ def path_efficiency_is_one_only_on_the_shorter_kind() -> list[Figure]:
                 game.act(game.solve())
             experts += game.steps != least
             efficiencies.append(game.verdict()["efficiency"])
-    both, calls, pages = (
-        [n for level in (1, 2, 3) for n in lengths[interface, level]] for interface in ("both", "calls", "pages")
-    )
+    interfaces: tuple[Interface, ...] = ("both", "calls", "pages")
+    both, calls, pages = ([n for level in (1, 2, 3) for n in lengths[each, level]] for each in interfaces)
     return [
         Figure("episodes of the expert that are longer than the search", "=", 0, experts),
         Figure("lowest path efficiency of the expert", "=", 1.0, min(efficiencies)),

@@ -283,12 +283,13 @@ def one(choices: Choices) -> None:
 
 def plant() -> None:
     """Plant a host that accepts any value as seconds."""
-    honest = session_module.parse_outcome
+    members = vars(session_module)
+    honest = members["parse_outcome"]
 
     def trusting(reply: dict[str, Any]) -> Outcome | None:
-        outcome = honest(reply)
+        outcome: Outcome | None = honest(reply)
         if outcome is not None and reply.get("cpu") != 0.1:
             raise KeyError("planted")
         return outcome
 
-    session_module.parse_outcome = trusting
+    members["parse_outcome"] = trusting
