@@ -27,6 +27,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from circumstances import circumstances, processor
 from episode_files import successes_by_task
 from whetstone.assembly import assemble
@@ -125,6 +127,7 @@ def run_reinforcement(folder: Path, seed: int, changes: Sequence[str]) -> dict[s
         "entropy_last": reinforcement[-1]["policy/entropy"],
         "success_of_steps": [row["episode/success"] for row in reinforcement],
         "seconds": run.seconds["reinforcement"],
+        "threads": torch.get_num_threads(),
         "supervised_seconds": run.seconds["supervised"],
         "supervised_steps": start,
         "start_step": start,
@@ -258,7 +261,7 @@ def figure(seeds: Sequence[Mapping[str, Any]]) -> str:
             [min(each) for each in by_time],
             [max(each) for each in by_time],
         )
-    return plot_bands(bands, x_label="minutes on one core")
+    return plot_bands(bands, x_label="minutes after the supervised stage")
 
 
 def page(seeds: Sequence[Mapping[str, Any]]) -> str:
@@ -283,10 +286,10 @@ def page(seeds: Sequence[Mapping[str, Any]]) -> str:
         "",
         "Lines are means over seeds, and bands are the range of the seeds.",
         "",
-        f"Made by `python -m benchmarks smollm2_tools --write` on {', '.join(processors)}, one thread per seed.",
+        f"Made by `python -m benchmarks smollm2_tools --write` on {', '.join(processors)}.",
         "",
         f"| seed | start | control | last | kept | temperature 1 | pass@{PASS_SAMPLES} | entropy at the start, nats "
-        "| minutes of reinforcement |",
+        "| minutes of reinforcement (threads) |",
         "| --: | --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
     for each in seeds:
@@ -295,7 +298,7 @@ def page(seeds: Sequence[Mapping[str, Any]]) -> str:
             f"| {100 * each['last']:.1f} % | {100 * each['kept']:.1f} % "
             f"| {100 * each['sampled_start']:.1f} → {100 * each['sampled_last']:.1f} % "
             f"| {100 * each['pass8_start']:.0f} → {100 * each['pass8_last']:.0f} % "
-            f"| {each['entropy_start']:.2f} | {each['seconds'] / 60:.0f} |"
+            f"| {each['entropy_start']:.2f} | {each['seconds'] / 60:.0f} ({each['threads']}) |"
         )
     return "\n".join(lines) + "\n"
 

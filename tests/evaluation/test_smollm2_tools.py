@@ -25,6 +25,7 @@ def finished_seed(seed, last=0.9, start=0.3, control=0.5):
         "pass8_last": 1.0,
         "entropy_start": 0.1,
         "seconds": 600.0,
+        "threads": 1,
         "processor": "a processor",
     }
 
