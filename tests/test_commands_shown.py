@@ -41,6 +41,8 @@ SHOWN = {
     "whetstone recipes": [],
     "whetstone doctor": [],
     "whetstone doctor demo": SHORT,
+    "whetstone models add smollm2-135m": "downloads a model",
+    "whetstone train smollm2-tools": "takes half an hour: `python -m benchmarks smollm2_tools`",
     "whetstone train shop.yaml": [],
     "whetstone train shop.yaml objective=shop_loss:clamped --run-dir runs/clamped": [],
     "whetstone train shop.yaml 'objective={name: \"shop_loss:clamped\", limit: 0.3}' --run-dir runs/limit": [],

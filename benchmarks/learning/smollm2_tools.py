@@ -78,6 +78,15 @@ def judge(resolved: Resolved, run_dir: Path, step: int) -> tuple[float, float]:
     return fmean(each[:TEST_TASKS]), fmean(each[TEST_TASKS:])
 
 
+def success_by_kind(resolved: Resolved, run_dir: Path, step: int) -> dict[str, float]:
+    """Return greedy success of a judged checkpoint by kind of task, over test and validation tasks."""
+    solved = successes_by_task(run_dir / f"greedy-{step}" / "trajectories.jsonl")
+    by_kind: dict[str, list[float]] = {}
+    for task in assemble(resolved).source.held_out(TEST_TASKS + VALIDATION_TASKS):
+        by_kind.setdefault(task.tags["kind"], []).extend(solved.get(task.id, [0.0]))
+    return {kind: fmean(each) for kind, each in by_kind.items()}
+
+
 def sampled(resolved: Resolved, run_dir: Path, step: int) -> dict[str, float]:
     """Return success at temperature 1 and the fraction of tasks solved by at least one of the samples."""
     changes = {
@@ -128,6 +137,8 @@ def run_reinforcement(folder: Path, seed: int, changes: Sequence[str]) -> dict[s
         "success_of_steps": [row["episode/success"] for row in reinforcement],
         "seconds": run.seconds["reinforcement"],
         "threads": torch.get_num_threads(),
+        "start_by_kind": success_by_kind(resolved, run_dir, start),
+        "last_by_kind": success_by_kind(resolved, run_dir, last),
         "supervised_seconds": run.seconds["supervised"],
         "supervised_steps": start,
         "start_step": start,
@@ -289,16 +300,20 @@ def page(seeds: Sequence[Mapping[str, Any]]) -> str:
         f"Made by `python -m benchmarks smollm2_tools --write` on {', '.join(processors)}.",
         "",
         f"| seed | start | control | last | kept | temperature 1 | pass@{PASS_SAMPLES} | entropy at the start, nats "
-        "| minutes of reinforcement (threads) |",
-        "| --: | --: | --: | --: | --: | --: | --: | --: | --: |",
+        "| minutes of reinforcement (threads) "
+        "| lowest kind of task |",
+        "| --: | --: | --: | --: | --: | --: | --: | --: | --: | --- |",
     ]
     for each in seeds:
+        kind = min(each["last_by_kind"], key=each["last_by_kind"].__getitem__)
+        start, last = each["start_by_kind"][kind], each["last_by_kind"][kind]
         lines.append(
             f"| {each['seed']} | {100 * each['start']:.1f} % | {100 * each['control']:.1f} % "
             f"| {100 * each['last']:.1f} % | {100 * each['kept']:.1f} % "
             f"| {100 * each['sampled_start']:.1f} → {100 * each['sampled_last']:.1f} % "
             f"| {100 * each['pass8_start']:.0f} → {100 * each['pass8_last']:.0f} % "
-            f"| {each['entropy_start']:.2f} | {each['seconds'] / 60:.0f} ({each['threads']}) |"
+            f"| {each['entropy_start']:.2f} | {each['seconds'] / 60:.0f} ({each['threads']}) "
+            f"| `{kind}`: {100 * start:.0f} → {100 * last:.0f} % |"
         )
     return "\n".join(lines) + "\n"
 

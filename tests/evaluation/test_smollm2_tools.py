@@ -26,6 +26,8 @@ def finished_seed(seed, last=0.9, start=0.3, control=0.5):
         "entropy_start": 0.1,
         "seconds": 600.0,
         "threads": 1,
+        "start_by_kind": {"easy": start, "hard": 0.0},
+        "last_by_kind": {"easy": last, "hard": 0.25},
         "processor": "a processor",
     }
 
@@ -52,6 +54,7 @@ def test_page_has_mean_gains_with_intervals_over_seeds():
     # gains 0.6 and 0.5: mean 55 points, standard error 5 points, t quantile 12.706
     assert "over its start +55.0 points (95 % interval -8.5 to +118.5)" in page
     assert "over the control +35.0 points" in page
+    assert page.count("| `hard`: 0 → 25 % |") == 2
     mean, low, high = benchmark.interval([0.6, 0.5])
     assert math.isclose((low + high) / 2, mean)
 
