@@ -257,6 +257,8 @@ def test_change_on_a_page_counts_only_if_its_form_is_saved():
     verdict = game.verdict()
     assert verdict["shortest"] == len(before) + 1 < verdict["actions"]
     assert verdict["efficiency"] == pytest.approx(verdict["shortest"] / verdict["actions"])
+    game.score = "efficiency"
+    assert game.verdict()["score"] == verdict["efficiency"] < verdict["score"] == 1
 
 
 def test_other_changes_and_other_records_fail():

@@ -8,9 +8,9 @@ the action space of GUI-R1:
 A task changes fields of one record. Near pages need fewer page actions than calls, far ones more, so that an agent with
 both has to choose, as in ToolCUA.
 
-Rewards: `reward: {name: verdict, pays: score}` is success, `pays: efficiency` is success times the shortest number of
-actions divided by the number of actions, and `pays: action_match` is the rule reward of GUI-R1: the mean agreement of
-the actions with the expert's in kind, target and text.
+Rewards: `reward: {name: verdict, pays: score}` with `environment.score`: success; `efficiency`, success times the
+shortest number of actions divided by the number of actions; or `action_match`, the rule reward of GUI-R1: the mean
+agreement of the actions with the expert's in kind, target and text.
 
 Ends: terminated when a record is saved; truncated after `max_steps`.
 
@@ -98,6 +98,7 @@ class WebPages(PlainGame):
 
     Args:
         max_steps: Number of actions after which the episode is truncated.
+        score: Number that is the score: `success`, `efficiency`, or `action_match`.
     """
 
     name = "web_pages"
@@ -106,8 +107,10 @@ class WebPages(PlainGame):
         "call find RECORD, call set KEY FIELD VALUE, call save KEY."
     )
 
-    def __init__(self, *, max_steps: int = 12) -> None:
-        self.max_steps = max_steps
+    def __init__(
+        self, *, max_steps: int = 12, score: Literal["success", "efficiency", "action_match"] = "success"
+    ) -> None:
+        self.max_steps, self.score = max_steps, score
         self.interface: Interface = "both"
         self.style: Style = "outline"
         self.seed = self.steps = self.calls = self.shortest = 0
@@ -152,11 +155,15 @@ class WebPages(PlainGame):
     def verdict(self) -> Mapping[str, Any]:
         """Return success, both action rewards, and the number of actions and of calls."""
         success = self._success()
-        return {
-            "success": bool(success),
-            "score": success,
+        numbers = {
+            "success": success,
             "efficiency": success * self.shortest / max(self.steps, 1),
-            "action_match": self.match / max(self.steps, self.shortest),
+            "action_match": self.match / max(self.steps, self.shortest, 1),
+        }
+        return {
+            **numbers,
+            "success": bool(success),
+            "score": numbers[self.score],
             "actions": self.steps,
             "calls": self.calls,
             "shortest": self.shortest,
