@@ -279,6 +279,8 @@ def page(seeds: Sequence[Mapping[str, Any]]) -> str:
     """Format the results as a Markdown page."""
     gain = format_gain([each["last"] - each["start"] for each in seeds])
     over = format_gain([each["last"] - each["control"] for each in seeds])
+    took = ", ".join(f"{each['control_seconds'] / 60:.0f} of {each['seconds'] / 60:.0f} minutes" for each in seeds)
+    rates = ", ".join(sorted({f"{each['control_rate']:g}" for each in seeds}))
     processors = sorted({each["processor"] for each in seeds})
     lines = [
         "# A pretrained model learns by reinforcement on two cores",
@@ -286,8 +288,8 @@ def page(seeds: Sequence[Mapping[str, Any]]) -> str:
         f"`whetstone train {RECIPE}`: SmolLM2-135M with LoRA calls a calculator over several turns. The expert of the "
         "demonstrations has eight turns and repeats most calls to check them; the agent has five turns, too few for it "
         "in tasks of three operations. Reinforcement starts after a short supervised stage. The control continues that "
-        "stage with fresh demonstrations for as many seconds; validation tasks select its learning rate and "
-        "checkpoint.",
+        "stage with fresh demonstrations, for the number of steps that the supervised stage would take in the time of "
+        f"reinforcement (measured: {took}). Its learning rate is {rates}; validation tasks select its checkpoint.",
         "",
         f"Greedy success on {TEST_TASKS} test tasks, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}: **reinforcement "
         f"over its start {gain}, over the control {over}.** pass@{PASS_SAMPLES} and success at temperature 1 are of "

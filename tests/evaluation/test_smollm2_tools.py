@@ -18,6 +18,8 @@ def finished_seed(seed, last=0.9, start=0.3, control=0.5):
         "curve": [[0, start, start], [2, last, last]],
         "control_curve": [[1, 0.4, 0.4], [2, control, control]],
         "control_steps": 2,
+        "control_seconds": 540.0,
+        "control_rate": 3e-4,
         "success_of_steps": [0.2, 0.6],
         "sampled_start": 0.1,
         "sampled_last": 0.8,
@@ -54,6 +56,7 @@ def test_page_has_mean_gains_with_intervals_over_seeds():
     # gains 0.6 and 0.5: mean 55 points, standard error 5 points, t quantile 12.706
     assert "over its start +55.0 points (95 % interval -8.5 to +118.5)" in page
     assert "over the control +35.0 points" in page
+    assert "(measured: 9 of 10 minutes, 9 of 10 minutes). Its learning rate is 0.0003" in page
     assert page.count("| `hard`: 0 → 25 % |") == 2
     mean, low, high = benchmark.interval([0.6, 0.5])
     assert math.isclose((low + high) / 2, mean)
