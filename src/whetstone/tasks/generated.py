@@ -14,6 +14,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar
 
+from whetstone.errors import TaskError
 from whetstone.plugins import OptionError
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Task
@@ -103,6 +104,23 @@ class Generated(ABC):
         side = "held out" if held_out else "trained"
         raise OptionError(
             "levels", f"{self.name}: none of {_TRIES} generated tasks of level {level} is {side}; set other levels"
+        )
+
+
+def check_environment_id(task: Task, id: str) -> None:
+    """Check that a task was made for the environment that plays it.
+
+    Args:
+        task: Task; one without an `id` in its private data fits every environment.
+        id: Id of the environment in its package.
+
+    Raises:
+        TaskError: The task belongs to another environment.
+    """
+    if task.private.get("id", id) != id:
+        raise TaskError(
+            f"task {task.id}: the task belongs to {task.private['id']}, not to {id}; set the same id for tasks and "
+            "environment"
         )
 
 

@@ -23,9 +23,9 @@ import numpy
 
 from whetstone.environments.dependencies import check_requirements, require_package
 from whetstone.environments.protocol import GameObservation, Isolation
-from whetstone.errors import RecipeError, TaskError, did_you_mean
+from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plugins import import_named_module
-from whetstone.tasks.generated import EnvironmentSeeds
+from whetstone.tasks.generated import EnvironmentSeeds, check_environment_id
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Task
 
@@ -106,11 +106,7 @@ class Gymnasium:
         Raises:
             TaskError: If the task belongs to another environment.
         """
-        if task.private.get("id", self.id) != self.id:
-            raise TaskError(
-                f"task {task.id}: the task belongs to {task.private['id']}, not to {self.id}; set the same id "
-                "for tasks and environment"
-            )
+        check_environment_id(task, self.id)
         with contextlib.redirect_stdout(io.StringIO()):  # MiniGrid prints discarded attempts
             observation, _ = self._env.reset(seed=int(task.private.get("seed", seed)) % 2**31)
         self.total, self.steps, self.terminated, self.truncated = 0.0, 0, False, False

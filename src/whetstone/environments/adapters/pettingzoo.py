@@ -26,10 +26,10 @@ from whetstone.environments.adapters.gymnasium import format_observation, read_a
 from whetstone.environments.dependencies import Requirement, check_requirements
 from whetstone.environments.multi_agent import Seat
 from whetstone.environments.text_actions import Actions
-from whetstone.errors import RecipeError, TaskError, did_you_mean
+from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plugins import find_part
 from whetstone.seeding import derive_random
-from whetstone.tasks.generated import EnvironmentSeeds
+from whetstone.tasks.generated import EnvironmentSeeds, check_environment_id
 from whetstone.trajectory import Task
 
 _NEEDS = (Requirement("package", "pettingzoo", "pip install 'pettingzoo>=1.27' pygame-ce"),)
@@ -80,11 +80,7 @@ class PettingZooGame:
         Raises:
             TaskError: If the task belongs to another environment.
         """
-        if task.private.get("id", self.id) != self.id:
-            raise TaskError(
-                f"task {task.id}: the task belongs to {task.private['id']}, not to {self.id}; set the same id "
-                "for tasks and environment"
-            )
+        check_environment_id(task, self.id)
         own = int(task.private.get("seed", seed))
         self._draw = derive_random(own, "pettingzoo")
         self.env.reset(seed=own % 2**31)

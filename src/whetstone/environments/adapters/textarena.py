@@ -33,7 +33,7 @@ from whetstone.environments.dependencies import check_requirements, require_pack
 from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, did_you_mean
 from whetstone.seeding import derive_random, derive_seed
-from whetstone.tasks.generated import Generated
+from whetstone.tasks.generated import Generated, check_environment_id
 from whetstone.trajectory import Author, Task
 
 _NEEDS = (require_package("textarena", "textarena"),)
@@ -95,11 +95,7 @@ class TextArena:
         Raises:
             TaskError: If the task belongs to another game, or the game does not start.
         """
-        if task.private.get("id", self.id) != self.id:
-            raise TaskError(
-                f"task {task.id}: the task belongs to {task.private['id']}, not to {self.id}; set the same id "
-                "for tasks and environment"
-            )
+        check_environment_id(task, self.id)
         own = int(task.private.get("seed", seed))
         self._random, self._opponent = IsolatedRandom(own), derive_random(own, "opponent")
         self.rewards, self.turns, self._game_texts = None, 0, defaultdict(GameText)
