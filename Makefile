@@ -53,7 +53,7 @@ demo: $(READY)
 OPTIONS ?=
 test: $(READY)
 	@$(BIN)/python -m compileall -q src || true  # for the processes that tests begin; a checkout may be read-only
-	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal $(OPTIONS)
+	$(BIN)/pytest -m "not slow and not structure" -n 3 --dist worksteal $(OPTIONS)
 
 # the rest: long runs, sweeps, attacks, kills, and properties with all their examples; EXAMPLES=explore tries others.
 # OPTIONS=--every=3 tries a third of the parameters of each sweep, EXAMPLES=medium a quarter of the examples, as CI does.
@@ -70,6 +70,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python docs/make/generate.py --check
+	$(BIN)/pytest -m structure tests/repository -n 2
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -27,12 +27,12 @@ import numpy as np
 import torch
 
 from claims.bench_settings import read_bench
-from claims.claim_effects import MAX_END, MIN_GAIN, START, check_entry, collect_verdicts
+from claims.claim_effects import MAX_END, MIN_GAIN, START, check_entry, collect_verdicts, median_deviation
 from claims.evidence import Bench, assemble_bench, command_of, find_stale, rejudge_result, run_bench, take_fingerprint
 from claims.measures import upgrade_result
 from whetstone.analysis.paper_verdicts import format_part
 from whetstone.errors import WhetstoneError, did_you_mean
-from whetstone.evaluation.effect_estimates import detectable_difference, pooled_deviation
+from whetstone.evaluation.effect_estimates import detectable_difference
 from whetstone.reporting import Progress
 from whetstone.reporting.pareto import front_chart, pareto_front
 from whetstone.training.interruption import Interrupted
@@ -298,19 +298,14 @@ def format_entry_rule(result: Mapping[str, Any]) -> list[str]:
         for name in baselines:
             problem = check_entry(rows[name]).problem if rows.get(name) else "not run"
             lines.append(f"- {name}: {problem or 'met'}")
-    success = {
-        each["name"]: {run["seed"]: run["measures"]["success"] for run in each["runs"] if not run["failed"]}
-        for each in result["contenders"]
-    }
-    success = {name: seeds for name, seeds in success.items() if seeds and 0.03 < np.mean(list(seeds.values())) < 0.97}
-    deviation, _ = pooled_deviation(success)
+    deviation = median_deviation(result["claims"])
     if deviation > 0:
-        seeds = max(map(len, success.values()))
+        seeds = max(sum(not run["failed"] for run in each["runs"]) for each in result["contenders"])
         now, eight = (100 * detectable_difference(deviation, count) for count in (max(2, seeds), 8))
         lines += [
             "",
-            f"Standard deviation of a run {100 * deviation:.1f} points. Detectable at 80 % power for one comparison: "
-            f"{now:.0f} points with {seeds} seeds, {eight:.0f} points with 8.",
+            f"Standard deviation of a run {100 * deviation:.1f} points (median of the comparisons). Detectable at 80 % "
+            f"power for one comparison: {now:.0f} points with {seeds} seeds, {eight:.0f} points with 8.",
         ]
     return lines
 

@@ -7,18 +7,17 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from whetstone.analysis.paper_verdicts import format_part
-from whetstone.evaluation.effect_estimates import detectable_difference, pooled_deviation
+from whetstone.evaluation.effect_estimates import detectable_difference
 from whetstone.evaluation.verdicts import BETTER, EFFECTS, NO_DIFFERENCE, WORSE
 from whetstone.reporting.charts import plot_differences, plot_pairs
 
 # the harness of claims is no part of the package
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "evidence"))
 from claims.bench_settings import read_bench
-from claims.claim_effects import CEILING, FLOOR, MAX_END, MIN_GAIN, MIN_SEEDS, SHARES, START, check_entry
+from claims.claim_effects import MAX_END, MIN_GAIN, MIN_SEEDS, SHARES, START, check_entry, median_deviation
 
 BENCHES = Path(__file__).parents[2] / "benchmarks" / "evidence" / "benchmarks"
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "evidence"
@@ -39,8 +38,8 @@ interval with a color excludes 0; with fewer than {min_seeds} seeds that is no v
 ENVIRONMENTS = """## Environments
 
 Entry rule: the baseline starts at {low} to {high} % success, gains at least {gain} points in every seed and ends below
-{end} %. *Deviation* is the standard deviation of one run, pooled over contenders. *Detectable* is the difference that
-one comparison detects with a power of 80 %, with the stored seeds and with 8.
+{end} %. *Deviation* is the standard deviation of one run, the median of the comparisons. *Detectable* is the difference
+that one comparison detects with a power of 80 %, with the stored seeds and with 8.
 
 | bench | seeds | baseline, start → end | entry rule | deviation | detectable | with 8 seeds |
 | --- | --: | --- | --- | --: | --: | --: |"""
@@ -107,9 +106,7 @@ def _environment(result: Mapping[str, Any]) -> str:
         return ""
     entry = check_entry(rows[name])
     start = "" if entry.start != entry.start else f"{100 * entry.start:.0f} → "
-    success = {each: _values(result, each, "success") for each in rows}
-    success = {each: seeds for each, seeds in success.items() if seeds and FLOOR < fmean(seeds.values()) < CEILING}
-    deviation, _ = pooled_deviation(success)
+    deviation = median_deviation(result["claims"])
     figures = "| – | – | – |"
     if deviation > 0:
         now, eight = (100 * detectable_difference(deviation, count) for count in (max(2, entry.seeds), MIN_SEEDS))

@@ -346,7 +346,9 @@ def test_effect_names_verdict_interval_and_the_seeds_that_are_needed():
     (effect,) = effects_against("grpo", values, ["gigpo"])
     line = format_effect(effect.to_json())
     # differences 0.1, 0, 0: mean 0.033, error 0.033, t(2) = 4.303: -0.110 to 0.177; run deviation 0.041
-    assert line.startswith("gigpo against grpo: cannot tell: +3.3 points (95 % -11.0 to +17.7, Dunnett), 3 seeds; ")
+    assert line.startswith(
+        "gigpo against grpo: cannot tell: +3.3 points (95 % -11.0 to +17.7, simultaneous), 3 seeds; "
+    )
     assert line.endswith(f"; {effect.seeds_needed()} seeds detect 5 points with a power of 80 %")
     (single,) = effects_against("a", {"a": {0: 0.5}, "b": {0: 0.6}}, ["b"])
     assert format_effect(single.to_json()).endswith("+10.0 points (no interval), 1 seed; run more seeds")

@@ -1,4 +1,4 @@
-"""Pooled variance, Dunnett intervals and verdicts, by worked numbers, tables and simulation."""
+"""Pooled and own variance, simultaneous intervals and verdicts, by worked numbers, tables and simulation."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_quantiles_agree_with_published_tables():
 def test_p_values_agree_with_scipy_on_a_design_without_block_effects():
     # columns with equal means per seed: the residuals of both models and the pooled variances differ in degrees only
     rng = np.random.default_rng(0)
-    groups = [rng.normal(mean, 1, 40) for mean in (0.0, 0.3, 0.6)]
+    groups = [rng.normal(mean, 1, 7) for mean in (0.0, 0.9, 1.8)]
     values = {f"c{k}": dict(enumerate(map(float, group))) for k, group in enumerate(groups)}
     effects = effects_against("c0", values, ["c1", "c2"])
     expected = dunnett(*groups[1:], control=groups[0], rng=np.random.default_rng(1)).pvalue
@@ -71,6 +71,18 @@ def test_two_contenders_have_the_interval_of_the_paired_t_test():
     (effect,) = effects_against("b", values, ["a"])
     assert effect.interval == pytest.approx((0.126, 0.374), abs=1e-3)
     assert effect.degrees == 2
+
+
+def test_from_eight_seeds_a_comparison_has_the_variance_of_its_own_differences():
+    steady = [0.01, -0.01] * 4  # deviation of the differences 0.0107, error 0.00378, t(7) at 0.95^(1/2) = 2.832
+    wild = [0.3, -0.3] * 4
+    values = {name: dict(enumerate(each)) for name, each in (("base", [0.0] * 8), ("steady", steady), ("wild", wild))}
+    of = {each.contender: each for each in effects_against("base", values, ["steady", "wild"])}
+    assert of["steady"].interval == pytest.approx((-0.01070, 0.01070), abs=1e-5)
+    assert of["wild"].interval == pytest.approx((-0.3211, 0.3211), abs=1e-4)
+    assert (of["steady"].degrees, of["steady"].p) == (7, pytest.approx(1.0))
+    seven = {name: {s: v for s, v in each.items() if s < 7} for name, each in values.items()}
+    assert len({each.deviation for each in effects_against("base", seven, ["steady", "wild"])}) == 1
 
 
 def test_equal_values_leave_the_interval_unknown():
@@ -134,3 +146,15 @@ def test_simultaneous_intervals_cover_all_true_differences_in_95_percent_of_simu
         effects = effects_against("0", values, ["1", "2", "3", "4"])
         covered += all(each.interval[0] <= 0 <= each.interval[1] for each in effects)
     assert 0.93 < covered / repeats < 0.97  # standard error 0.0056, a fixed seed
+
+
+@pytest.mark.slow
+def test_intervals_of_eight_seeds_cover_however_differently_contenders_scatter():
+    rng, covered, repeats = np.random.default_rng(0), 0, 1500
+    scales = np.array([1.0, 0.2, 1.0, 3.0, 10.0])[:, None]
+    for _ in range(repeats):
+        table = rng.normal(0, 1, (5, 8)) * scales + rng.normal(0, 3, 8)
+        values = {str(k): dict(enumerate(map(float, table[k]))) for k in range(5)}
+        effects = effects_against("0", values, ["1", "2", "3", "4"])
+        covered += all(each.interval[0] <= 0 <= each.interval[1] for each in effects)
+    assert 0.94 < covered / repeats < 0.98

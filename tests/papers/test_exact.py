@@ -15,9 +15,16 @@ STORED = {row.check: row for row in stored_rows()}
 SLOW = (
     "curious_play_finds_each_state_as_a_task", "algebra_accepts_what_string_match_rejects",
     "durations_as_weights_remove_the_drift_to_fast_actions", "reward_of_tests_raises_the_fraction_of_valid_tests",
-    "scores_against_opponents_are_those_of_the_game_tree",
+    "scores_against_opponents_are_those_of_the_game_tree", "path_efficiency_is_one_only_on_the_shorter_kind",
+    "verifier_ranks_products_with_a_calculator_only", "only_the_relevant_question_earns_the_full_reward",
+    "the_rule_reward_is_one_only_on_the_path_of_the_expert", "misleading_term_is_switched_off",
+    "each_milestone_of_support_is_paid_once", "verifier_orders_the_pairs_of_sibling_turns",
+    "few_turns_lower_tokens_to_the_first_answer", "items_are_met_only_with_a_quote_of_the_record",
+    "labels_of_injected_errors_are_true_by_replay", "milestones_of_the_shop_hold_on_exactly_the_fitting_pages",
+    "functions_of_solved_tasks_solve_later_ones", "written_parameters_decide_the_behavior",
+    "static_metrics_lower_findings_at_equal_detection",
 )  # fmt: skip
-"""Checks that take more than a second."""
+"""Checks that take more than half a second."""
 NAMES = mostly_slow(CHECKS, quick=[name for name in CHECKS if name not in SLOW])
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.structure
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "whetstone"
 # A package imports packages before it in this order. Packages after `recipe` can also import the interfaces of any

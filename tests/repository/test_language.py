@@ -4,6 +4,8 @@ import pytest
 
 from support.language import ROOT, count_hits, describe_rise, find_hits, stored_counts
 
+pytestmark = pytest.mark.structure
+
 
 @pytest.fixture(scope="module")
 def counts():

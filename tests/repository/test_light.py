@@ -58,6 +58,8 @@ def test_line_is_printed_before_pytorch_is_imported(words, tmp_path):
     # an importer at the end of the search stops the command where PyTorch would be loaded
     code = f"""
 import sys
+
+pytestmark = pytest.mark.structure
 class Stop:
     def find_spec(self, name, path, target=None):
         if name == "torch":

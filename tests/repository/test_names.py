@@ -15,6 +15,8 @@ from whetstone.recipe.error_messages import find_settings_models
 from whetstone.recipe.settings import Recipe
 from whetstone.reporting.metric_names import METRICS
 
+pytestmark = pytest.mark.structure
+
 OLD_WORDS = re.compile(
     r"(?:^|[\W_])(?:again|alike|alone|apart|asked|behind|beside|drawn|foreign|found|given|gone|heard|held|here|least|"
     r"likelier|made|mine|most|nobody|ours|probed|said|shares?|shown|spent|stands|stored|surprising|taught|there|theirs|"

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.structure
+
 SOURCE = Path(__file__).parents[2] / "src" / "whetstone"
 STORED = Path(__file__).with_name("repeated_names.json")
 _VERBS = """

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from claims.bench_settings import BenchSettings, Claim
@@ -98,6 +98,12 @@ def judge_claims(settings: BenchSettings, result: Mapping[str, Any]) -> list[dic
     done: Rows = {name: {s: run for s, run in every.items() if not run["failed"]} for name, every in runs.items()}
     _check_warm_ups(done)
     return [_claim(claim, settings, runs, done) for claim in settings.claims]
+
+
+def median_deviation(claims: Sequence[Mapping[str, Any]]) -> float:
+    """Return the median standard deviation of one run over the comparisons of success; 0 if none is known."""
+    parts = [part for claim in claims for part in claim["parts"] if part["measure"] == "success"]
+    return median([part["deviation"] for part in parts if part["deviation"] is not None] or [0.0])
 
 
 def _check_warm_ups(rows: Rows) -> None:

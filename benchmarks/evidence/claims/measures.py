@@ -39,6 +39,7 @@ _OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
     "max": max,
     "min": min,
     "deviation": pstdev,
+    "variation": lambda values: pstdev(values) / fmean(values),
 }
 
 
@@ -53,7 +54,8 @@ class Measure:
     target: float = 0.0
     """Fraction of successes, for `tokens_to`; k, for `pass_at`."""
     over: str = "mean"
-    """Aggregation over the reinforcement steps, for `metric`: `mean`, `max`, `min`, `deviation` or `last`."""
+    """Aggregation over the reinforcement steps, for `metric`: `mean`, `max`, `min`, `deviation`, `last` or `variation`
+    (deviation divided by mean, which does not depend on the scale of the loss)."""
     lower_is_better: bool = False
 
     @property

@@ -1,9 +1,12 @@
-"""Effect of methods against one baseline: pooled variance, Dunnett intervals and a verdict with a margin.
+"""Effect of methods against one baseline: simultaneous intervals over seeds and a verdict with a margin.
 
-The layout is that of randomized blocks: every contender is trained with every seed, and a seed is a block. The
-variance is pooled over all contenders, so that three seeds of ten contenders estimate it with 18 degrees of freedom
-instead of 2. Intervals are simultaneous: with 95 % probability all intervals against one baseline cover their true
-differences.
+The layout is that of randomized blocks: every contender is trained with every seed, and a seed is a block. Intervals
+are simultaneous: with 95 % probability all intervals against one baseline cover their true differences.
+
+- With fewer than 8 common seeds the variance is pooled over all contenders (Dunnett), so that three seeds of ten
+  contenders estimate it with 18 degrees of freedom instead of 2. This assumes that all contenders scatter equally.
+- From 8 seeds on, a comparison has the variance of its own paired differences (Student's t with the level of Šidák).
+  This holds however differently contenders scatter: in one bench the deviations of differences are 0.3 to 13 points.
 
 Note:
     Success on other tasks is no replication. Two checkpoints of one method differ significantly over tasks; only seeds
@@ -16,18 +19,20 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import chi2, norm
+from scipy.stats import chi2, norm, t
 
 from whetstone.evaluation.verdicts import BETTER, CANNOT_TELL, NO_DIFFERENCE, WORSE
 
 MARGIN = 0.05
 """Difference in success, as a fraction, below which a method counts as equal to the baseline."""
 POWER = 0.8
+OWN_VARIANCE_SEEDS = 8
+"""Number of common seeds from which a comparison has the variance of its own differences instead of the pooled one."""
 _LEVEL = 0.95
 _MAX_SEEDS = 4096
 
@@ -48,11 +53,12 @@ class Effect:
     interval: tuple[float, float]
     """95 %, simultaneous over all contenders that are compared with this baseline; NaN if it cannot be estimated."""
     p: float
-    """Probability of a difference as large by chance for any of the comparisons (Dunnett); NaN as for the interval."""
+    """Probability of a difference as large by chance for any of the comparisons; NaN as for the interval."""
     seeds: int
     """Number of seeds that both have."""
     deviation: float
-    """Standard deviation of one run around the additive model, pooled over contenders."""
+    """Standard deviation of one run around the additive model: pooled over contenders, or that of the paired
+    differences divided by √2, from 8 seeds on."""
     degrees: int
     """Degrees of freedom of `deviation`."""
     comparisons: int
@@ -98,9 +104,11 @@ class Effect:
 def effects_against(baseline: str, results: Results, compared: Sequence[str]) -> list[Effect]:
     """Compare contenders with a baseline, seed by seed.
 
-    The deviation is that of the residuals of the additive model `value = contender + seed`, over all of `results`. If
-    all residuals are 0, the deviation is unknown and the intervals are NaN, because equal values of a few seeds do not
-    show that there is no scatter.
+        fewer than 8 seeds:   difference ± q s √(2/n)      s: residuals of `value = contender + seed`, over `results`
+        8 seeds or more:      difference ± t s √(2/n)      s: deviation of the paired differences / √2
+
+    q is Dunnett's quantile, t Student's quantile with n − 1 degrees at the level 0.95^(1/comparisons). If s is 0, it is
+    unknown and the intervals are NaN, because equal values of a few seeds do not show that there is no scatter.
 
     Args:
         baseline: Name of the contender that the others are compared with.
@@ -110,22 +118,25 @@ def effects_against(baseline: str, results: Results, compared: Sequence[str]) ->
     Returns:
         One effect per contender that has a seed in common with the baseline.
 
-    Source: Dunnett 1955, "A multiple comparison procedure for comparing several treatments with a control".
+    Source: Dunnett 1955, "A multiple comparison procedure for comparing several treatments with a control"; Šidák 1967,
+        "Rectangular confidence regions for the means of multivariate normal distributions".
     """
-    deviation, degrees = pooled_deviation(results)
+    pooled = pooled_deviation(results)
     shared = {name: sorted(set(results[name]) & set(results[baseline])) for name in compared}
     count = len([seeds for seeds in shared.values() if seeds])
     effects = []
     for name, seeds in shared.items():
         if not seeds:
             continue
-        difference = fmean(results[name][seed] - results[baseline][seed] for seed in seeds)
+        differences = [results[name][seed] - results[baseline][seed] for seed in seeds]
+        difference, own = fmean(differences), len(seeds) >= OWN_VARIANCE_SEEDS
+        deviation, degrees = (stdev(differences) / math.sqrt(2), len(seeds) - 1) if own else pooled
         if degrees < 1 or deviation < 1e-12:
             effect = Effect(name, baseline, difference, (math.nan, math.nan), math.nan, len(seeds), math.nan, 0, count)
         else:
             error = deviation * math.sqrt(2 / len(seeds))
-            half = dunnett_quantile(count, degrees) * error
-            p = 1 - _dunnett_probability(abs(difference) / error, count, degrees)
+            half = _quantile(count, degrees, own=own) * error
+            p = 1 - _probability(abs(difference) / error, count, degrees, own=own)
             interval = (difference - half, difference + half)
             effect = Effect(name, baseline, difference, interval, p, len(seeds), deviation, degrees, count)
         effects.append(effect)
@@ -150,6 +161,20 @@ def pooled_deviation(results: Results) -> tuple[float, int]:
     if degrees < 1:
         return math.nan, 0
     return math.sqrt(float(((values - design @ solution) ** 2).sum()) / degrees), degrees
+
+
+def _probability(bound: float, comparisons: int, degrees: int, *, own: bool) -> float:
+    """Return the probability that all |t| of comparisons are at most `bound` if nothing differs."""
+    if own:
+        return float((1 - 2 * t.sf(bound, degrees)) ** comparisons)
+    return _dunnett_probability(bound, comparisons, degrees)
+
+
+def _quantile(comparisons: int, degrees: int, *, own: bool) -> float:
+    """Return the two-sided simultaneous 95 % quantile."""
+    if own:
+        return float(t.ppf((1 + _LEVEL ** (1 / comparisons)) / 2, degrees))
+    return dunnett_quantile(comparisons, degrees)
 
 
 @functools.cache
@@ -178,35 +203,35 @@ def dunnett_quantile(comparisons: int, degrees: int) -> float:
             t.
         degrees: Degrees of freedom of the pooled variance, at least 1.
     """
-    return float(brentq(lambda t: _dunnett_probability(t, comparisons, degrees) - _LEVEL, 0.1, 2000.0, xtol=1e-6))
+    return float(brentq(lambda q: _dunnett_probability(q, comparisons, degrees) - _LEVEL, 0.1, 2000.0, xtol=1e-6))
 
 
 def seeds_for(deviation: float, margin: float = MARGIN, *, comparisons: int = 1) -> int:
-    """Return the number of seeds that detects a difference of `margin` with a power of 80 %.
+    """Return the smallest number of seeds that detects a difference of `margin` with a power of 80 %.
 
-        n ≥ 2 s² (q + z_0.8)² / margin²       q: quantile of Dunnett with (k − 1)(n − 1) degrees, k − 1 comparisons
+        n ≥ 2 s² (q + z_0.8)² / margin²       q: quantile of `effects_against` with n seeds
 
     Args:
-        deviation: Pooled standard deviation of one run.
+        deviation: Standard deviation of one run.
         margin: Difference to detect, in the unit of `deviation`.
         comparisons: Number of contenders that are compared with the baseline.
     """
-    low, high = 1, 2
-    while high < _MAX_SEEDS and not _detects(high, deviation, margin, comparisons):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _detects(middle, deviation, margin, comparisons) else (middle, high)
-    return high
-
-
-def _detects(seeds: int, deviation: float, margin: float, comparisons: int) -> bool:
-    return detectable_difference(deviation, seeds, comparisons=comparisons) <= margin
+    # the detectable difference falls within each of the ranges, in which the kind of variance is the same
+    for low, high in ((1, OWN_VARIANCE_SEEDS - 1), (OWN_VARIANCE_SEEDS - 1, _MAX_SEEDS)):
+        if detectable_difference(deviation, high, comparisons=comparisons) > margin:
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            is_enough = detectable_difference(deviation, middle, comparisons=comparisons) <= margin
+            low, high = (low, middle) if is_enough else (middle, high)
+        return high
+    return _MAX_SEEDS
 
 
 def detectable_difference(deviation: float, seeds: int, *, comparisons: int = 1) -> float:
     """Return the difference that is detected with a power of 80 %, in the unit of `deviation`."""
-    quantile = dunnett_quantile(comparisons, comparisons * (seeds - 1))
+    own = seeds >= OWN_VARIANCE_SEEDS
+    quantile = _quantile(comparisons, seeds - 1 if own else comparisons * (seeds - 1), own=own)
     return float((quantile + norm.ppf(POWER)) * deviation * math.sqrt(2 / seeds))
 
 

@@ -125,7 +125,7 @@ def format_effect(effect: Mapping[str, Any]) -> str:
         effect: Entry of `effects` in the JSON of a comparison.
     """
     low, high = (math.nan if bound is None else bound for bound in effect["interval"])
-    interval = "no interval" if math.isnan(low) else f"95 % {100 * low:+.1f} to {100 * high:+.1f}, Dunnett"
+    interval = "no interval" if math.isnan(low) else f"95 % {100 * low:+.1f} to {100 * high:+.1f}, simultaneous"
     needed = effect["seeds_needed"]
     if effect["verdict"] != CANNOT_TELL:
         advice = ""
