@@ -75,8 +75,9 @@ def change_run(
     log(f"{run_dir}: the recipe changes {change}")
     before = stored.recipe.own_stages[stage]
     if settings is not None and any(find_effect(key) == "schedule" for key in different):
-        rate, earlier = rate_after(step, settings), rate_after(step, before)
-        log(f"the learning rate of step {step + 1} of {stage} is {rate:.3g} ({earlier:.3g} with the earlier recipe)")
+        earlier = f"{rate_after(step, before):.3g} with" if step < before.steps else "no step of"
+        rate = rate_after(step, settings)
+        log(f"the learning rate of step {step + 1} of {stage} is {rate:.3g} ({earlier} the earlier recipe)")
 
 
 def era_of(run_dir: Path, resolved: Resolved) -> Era:
