@@ -285,16 +285,16 @@ def page(result: Mapping[str, Any]) -> str:
 
 def format_entry_rule(result: Mapping[str, Any]) -> list[str]:
     """Return the entry rule and the detectable difference of a bench, for the top of its page."""
-    settings = read_bench(BENCHES / f"{result['name']}.yaml")
     lines = []
-    if settings.learning:
+    if result["learning"]:
         low, high = (f"{100 * share:.0f}" for share in START)
         lines.append(
             f"Entry rule: the baseline starts at {low} to {high} % success, gains at least {100 * MIN_GAIN:.0f} points "
             f"in every seed and ends below {100 * MAX_END:.0f} %."
         )
         rows = {each["name"]: {r["seed"]: r for r in each["runs"] if not r["failed"]} for each in result["contenders"]}
-        baselines = dict.fromkeys(other for claim in settings.claims for other in claim.others)
+        others = [claim["than"] for claim in result["claims"]]
+        baselines = dict.fromkeys(name for each in others for name in ([each] if isinstance(each, str) else each))
         for name in baselines:
             problem = check_entry(rows[name]).problem if rows.get(name) else "not run"
             lines.append(f"- {name}: {problem or 'met'}")

@@ -190,6 +190,7 @@ def build_result(
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": machine,
         "script": settings.script,
+        "learning": settings.learning,
         "budget": dict(budget),
         "tasks": tasks,
         "contenders": [
