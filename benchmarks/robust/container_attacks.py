@@ -46,6 +46,10 @@ LIMITS = replace(
 )  # fmt: skip
 _LONG_SECONDS = 60.0
 _PERMITTED = "the kernel said yes"
+_ORDINARY_USER = """\
+As an ordinary user the list was not run: podman 4.3.1 starts containers of such a user on this machine, but with
+control groups of version 1 it ignores `--memory`, `--pids-limit` and `--cpus` ("Resource limits are not supported and
+ignored on cgroups V1 rootless systems"), and Whetstone refuses a runtime that cannot limit these."""
 _OBSERVE = (
     "import ast, random, sys\nrandom.seed(0)\ntree = ast.parse(sys.stdin.read())\n"
     "last, names = ast.Expression(tree.body.pop().value), {'__name__': '__main__'}\n"
@@ -172,7 +176,7 @@ def page(report: dict[str, Any]) -> str:
         "containers left | seconds |\n| --: | --: | --: | --: | --: | --: |\n"
         f"| {result['tried']} | {count['escaped']} | {count['next']} | {count['concurrent']} | {report['left']} "
         f"| {report['took']:.0f} |\n\n"
-        f"Ends of the calls: {endings}.\n\n"
+        f"Ends of the calls: {endings}.\n\n{_ORDINARY_USER}\n\n"
         f"{len(result['permitted'])} attacks report an operation that is permitted in a container and that the other "
         "sandboxes forbid, such as to read\nthe container's own `/etc/shadow`, to change its own user, or to open an "
         "unnamed socket. None changed a canary. Two of them touch\nthe machine: `sync` writes the caches of all disks, "
