@@ -232,6 +232,10 @@ def test_missing_reward_is_the_agents_failure_only_if_the_tests_work_without_it(
     _, verdict = play(task_of(depends), "rm /app/in.txt")
     assert (verdict["success"], verdict["score"]) == (False, 0.0)
     assert "wrote no reward" in verdict["no_reward"]
+    # no container with these files can start a shell
+    _, verdict = play(task_of(depends), "echo 42 > out.txt; rm -rf /bin")
+    assert (verdict["success"], verdict["score"]) == (False, 0.0)
+    assert verdict["no_reward"]
     broken = write_task(tmp_path, name="broken", image=busybox_image(), tests="exit 1\n")
     with pytest.raises(InfrastructureError, match="for untouched files either"):
         play(task_of(broken), "true")

@@ -70,20 +70,33 @@ def test_reward_file_decides_whatever_the_exit_code_is():
 
 
 def test_missing_reward_is_the_failure_of_the_agent_only_if_untouched_files_have_one():
-    async def verdict(untouched, key):
+    async def verdict(untouched, key, error=None):
+        async def grade_episode():
+            if error is not None:
+                raise error
+            return Grade({}, "none", "")
+
         async def grade_untouched():
             counts[key] = counts.get(key, 0) + 1
+            if isinstance(untouched, Exception):
+                raise untouched
             return untouched
 
-        return await build_verdict(Grade({}, "none", ""), "place", key, grade_untouched)
+        return await build_verdict(grade_episode, "place", key, grade_untouched)
 
-    counts = {}
+    counts, works, lost = {}, Grade({"reward": 0.0}, "", ""), InfrastructureError("tar is missing")
     for _ in range(2):
-        failed = asyncio.run(verdict(Grade({"reward": 0.0}, "", ""), "works"))
+        failed = asyncio.run(verdict(works, "works"))
         assert failed == {"success": False, "score": 0.0, "no_reward": "none"}
         with pytest.raises(InfrastructureError, match="place: broken, for untouched files either"):
             asyncio.run(verdict(Grade({}, "broken", ""), "fails"))
     assert counts == {"works": 1, "fails": 1}
+    # a failed sandbox is tried again at once: an earlier grade does not show that it works now
+    failed = asyncio.run(verdict(works, "works", lost))
+    assert failed == {"success": False, "score": 0.0, "no_reward": "tar is missing"}
+    with pytest.raises(InfrastructureError, match="gone"):
+        asyncio.run(verdict(InfrastructureError("gone"), "works", lost))
+    assert counts == {"works": 3, "fails": 1}
 
 
 @pytest.mark.parametrize(
@@ -388,6 +401,26 @@ def test_container_that_exceeded_its_limit_has_no_files():
     )
     assert "the container and its files are gone" in observed
     assert not verdict["success"]
+
+
+NAME = "a" * 32
+"""Name of a folder; with 150 of them the path is longer than the kernel permits."""
+
+
+@needs_podman
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"i=0; while [ $i -lt 150 ]; do mkdir {NAME}; cd {NAME}; i=$((i+1)); done",
+        "mkfifo pipe; ln pipe link",
+        "rm -rf /bin",
+    ],
+    ids=["long path", "link to a pipe", "no programs"],
+)
+def test_agent_whose_files_cannot_be_taken_out_has_the_reward_0(command):
+    _, verdict = play({"command": "test -e solved"}, command, sandbox=container(), limits=PATIENT)
+    assert (verdict["success"], verdict["score"]) == (False, 0.0), verdict
 
 
 @needs_podman

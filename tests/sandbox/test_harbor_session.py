@@ -39,18 +39,23 @@ class LocalEnvironment:
 
     def __init__(self, folder, limits):
         self.folder, self.calls, self.fault, self.line_end = folder / "files", [], "", "\n"
+        self.programs = ()
 
     async def start(self, force_build):
         self._record("start")
         self.folder.mkdir()
+        for name in self.programs:
+            (self.folder / "bin").mkdir(exist_ok=True)
+            (self.folder / "bin" / name).symlink_to(shutil.which(name))
 
     async def stop(self, delete):
         self._record(f"stop {delete}")
 
     async def exec(self, command, cwd=None, env=None, timeout_sec=None, user=None):
         self._record("exec")
+        variables = {**os.environ, "PATH": str(self.folder / "bin")} if self.programs else None
         process = await asyncio.create_subprocess_exec(
-            *("bash", "-c", command), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            *("bash", "-c", command), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables
         )
         try:
             output, _ = await asyncio.wait_for(process.communicate(), timeout_sec)
@@ -77,12 +82,13 @@ class LocalEnvironment:
 class Environments:
     """Creates local environments; has the method `session` that tools call."""
 
-    def __init__(self, fault=""):
-        self.created, self.fault = [], fault
+    def __init__(self, fault="", programs=()):
+        self.created, self.fault, self.programs = [], fault, programs
+        """`programs`: names of the programs of each environment; () for those of this machine."""
 
     def create(self, folder, limits):
         self.created.append(LocalEnvironment(folder, limits))
-        self.created[-1].fault = self.fault
+        self.created[-1].fault, self.created[-1].programs = self.fault, self.programs
         return self.created[-1]
 
     def session(self, *, persistent=True, seed=0, limits=SMALL):
@@ -202,6 +208,27 @@ def test_fault_of_the_provider_is_never_an_outcome(fault):
     assert call(body, fault=fault) == "stop True"
 
 
+def test_call_that_fails_after_code_has_run_is_an_outcome_if_an_environment_responds():
+    async def body(session, environments):
+        await session.shell("echo 1 > kept")
+        broken = environments.created[0]
+        broken.fault = "upload_file"
+        outcomes = [await session.write("a", b"1")]
+        assert (await session.shell("cat kept")).output == "1\n"
+        broken.fault = "exec"  # such as without a shell: only a new environment responds
+        outcomes.append(await session.shell("true"))
+        assert (await session.shell("ls")).output == ""
+        environments.created[1].fault = environments.fault = "exec"
+        with pytest.raises(InfrastructureError, match="harbor: exec: the provider is unreachable"):
+            await session.shell("true")
+        return outcomes
+
+    first, second = call(body)
+    assert [(each.ending, each.restarted) for each in (first, second)] == [(Ending.CRASHED, True)] * 2
+    assert first.error == "harbor: upload_file: the provider is unreachable; files are kept"
+    assert second.error == "harbor: exec: the provider is unreachable; files are gone, there is a new environment"
+
+
 def test_fault_while_stopping_is_ignored_and_each_call_without_persistence_has_a_new_environment():
     async def body(session, environments):
         assert [(await session.shell("ls; touch a")).output for _ in range(2)] == ["", ""]
@@ -262,6 +289,47 @@ def test_files_are_graded_in_another_environment_that_is_stopped(answer, score, 
     verdict = asyncio.run(episode())
     assert (verdict["success"], verdict["score"]) == (score == 1, score), verdict
     assert [environment.calls[-1] for environment in environments.created] == ["stop True"] * 2
+
+
+PROGRAMS = ("bash", "sh", "cat", "chmod", "grep", "head", "mkdir", "rm", "tail", "wc")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "programs", "is_valid"),
+    [
+        ("rm bin/tar", (*PROGRAMS, "tar"), True),
+        ("rm bin/tar; echo 'echo 7' > bin/tar; chmod +x bin/tar", (*PROGRAMS, "tar"), True),
+        ("rm bin/bash bin/sh bin/tar", (*PROGRAMS, "tar"), True),
+        ("true", PROGRAMS, False),
+    ],
+    ids=["removed", "replaced", "no shell", "not in the image"],
+)
+def test_only_an_image_without_tar_makes_an_episode_invalid(command, programs, is_valid, monkeypatch, tmp_path):
+    environments = Environments(programs=programs)
+    monkeypatch.setattr("whetstone.tools.sandbox_tools.shared_harbor", lambda values: environments)
+    monkeypatch.setattr(HarborSession, "scratch_folder", str(tmp_path))  # in place of `/`
+    environments.options = type("Options", (), {"network": "none"})()
+    grading = {"command": "test -e solved", "workspace": str(tmp_path / "workspace")}
+
+    async def episode():
+        shell = partial(Shell, sandbox={"container": "harbor"}, limits=SMALL)
+        environment = ToolEnvironment(tools=[shell], grading=grading, tool_timeout_seconds=60)
+        try:
+            await environment.reset(Task("t", "x", {}), seed=0)
+            await environment.step(assistant("", ToolCall("shell", json.dumps({"command": command}))))
+            return await environment.verdict()
+        finally:
+            await environment.close()
+
+    if not is_valid:
+        with pytest.raises(InfrastructureError, match="has no tar, which grading requires; install it"):
+            asyncio.run(episode())
+        return
+    verdict = asyncio.run(episode())
+    assert (verdict["success"], verdict["score"]) == (False, 0.0)
+    assert verdict["no_reward"]
+    assert not [each for each in environments.created if each.calls[-1] != "stop True"]
 
 
 def test_grading_environments_have_no_network_and_keep_the_other_options(monkeypatch):

@@ -6,8 +6,9 @@ container, namespaces, or an environment of Harbor. A command runs there. Its ex
 it writes.
 
 Note:
-    A command may write no reward because of the agent's files, or because it is broken. If it writes none for untouched
-    files either, the fault is not the agent's, and the episode is invalid instead of a reward of 0.
+    There may be no reward because of the agent's files, such as a deleted `tar`, or because the command or the sandbox
+    is broken. If there is none for untouched files either, the fault is not the agent's, and the episode is invalid
+    instead of a reward of 0.
 """
 
 from __future__ import annotations
@@ -198,26 +199,34 @@ def _prepare_command(logs: str, script: str) -> str:
 
 
 async def build_verdict(
-    grade: Grade, place: str, tests: Hashable, grade_untouched: Callable[[], Awaitable[Grade]]
+    grade_episode: Callable[[], Awaitable[Grade]],
+    place: str,
+    tests: Hashable,
+    grade_untouched: Callable[[], Awaitable[Grade]],
 ) -> dict[str, Any]:
     """Return `success` (a reward of 1 or more), `score` (the reward) and all rewards by name.
 
     Args:
-        grade: Grade of the episode.
+        grade_episode: Grades the files of the episode.
         place: Place of the tests in messages.
-        tests: Key of the tests; untouched files are graded at most once for each.
+        tests: Key of the tests; untouched files are graded at most once for each, and again if the sandbox fails.
         grade_untouched: Grades files that no agent has changed.
 
     Raises:
         InfrastructureError: There is no reward, and none for untouched files either.
     """
+    try:
+        grade = await grade_episode()
+    except InfrastructureError as error:  # the agent is the cause if untouched files can be graded now
+        grade = Grade({}, str(error), "")
+        _UNTOUCHED.pop(tests, None)
     reward = grade.reward
     if reward is None:
         if tests not in _UNTOUCHED:
             _UNTOUCHED[tests] = await grade_untouched()
         if not _UNTOUCHED[tests].rewards:
             raise InfrastructureError(f"{place}: {_UNTOUCHED[tests].reason}, for untouched files either")
-        return {"success": False, "score": 0.0, "no_reward": grade.reason}
+        return {"success": False, "score": 0.0, "no_reward": grade.reason[:_MAX_LOG_CHARACTERS]}
     names = {f"reward_{name}": value for name, value in grade.rewards.items() if name != "reward"}
     reason = {"failed_grading": grade.reason[:_MAX_LOG_CHARACTERS]} if grade.reason else {}
     return {"success": reward >= 1, "score": reward, **names, **reason}
@@ -334,27 +343,33 @@ class WorkspaceGrading:
         tests = Path(options.tests) if options.tests else None
         run = GradingRun(options.command, tests, test_files, options.reward, options.seconds)
 
+        async def grade_archive(archive: IO[bytes]) -> Grade:
+            grader = self._create_grader(limits)
+            try:
+                await grader.start()
+                scratch = grader.scratch_folder
+                target = f"{scratch}/workspace" if scratch == grader.working_folder else folder
+                copied = await grader.upload_archive(archive, target)
+                if copied.ending is not Ending.OK:
+                    return Grade({}, f"the workspace cannot be copied: {copied.error}", "")
+                return await run.run_in(grader, target)
+            finally:
+                if (closing := grader.close()) is not None:
+                    await closing
+
         async def grade_files_of(pack: PackFiles) -> Grade:
             with tempfile.TemporaryFile() as archive:
                 packed = await pack(archive)
                 if packed.ending is not Ending.OK:
-                    return Grade({"reward": 0.0}, packed.error or packed.ending.value, "")
-                grader = self._create_grader(limits)
+                    return Grade({}, packed.error or packed.ending.value, "")
                 try:
-                    await grader.start()
-                    scratch = grader.scratch_folder
-                    target = f"{scratch}/workspace" if scratch == grader.working_folder else folder
-                    copied = await grader.upload_archive(archive, target)
-                    if copied.ending is not Ending.OK:
-                        return Grade({"reward": 0.0}, f"the workspace cannot be copied: {copied.error}", "")
-                    return await run.run_in(grader, target)
-                finally:
-                    if (closing := grader.close()) is not None:
-                        await closing
+                    return await grade_archive(archive)
+                except InfrastructureError:  # such as a lost connection
+                    return await grade_archive(archive)
 
         key = (self._pool, options, tuple(sorted(test_files.items())))
         return await build_verdict(
-            await grade_files_of(pack_episode), f"grading of {task.id}", key, lambda: grade_files_of(pack_original)
+            lambda: grade_files_of(pack_episode), f"grading of {task.id}", key, lambda: grade_files_of(pack_original)
         )
 
 

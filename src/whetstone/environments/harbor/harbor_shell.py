@@ -220,8 +220,10 @@ class HarborShell:
         """
         assert self._containers is not None
         containers = self._containers
-        path, grade = containers.folder.path, await containers.run_tests(self._session)
-        return await build_verdict(grade, str(path), path, lambda: containers.run_tests(None))
+        path, session = containers.folder.path, self._session
+        return await build_verdict(
+            lambda: containers.run_tests(session), str(path), path, lambda: containers.run_tests(None)
+        )
 
     async def close(self) -> None:
         """Remove the container."""

@@ -39,7 +39,7 @@ from whetstone.sandbox.protocol import Ending, Outcome, export_variables
 from whetstone.truncate_text import truncate_middle
 
 _START_SECONDS, _STOP_SECONDS, _SPARE_SECONDS = 1800.0, 120.0, 30.0
-_COPY_SECONDS = 600.0
+_COPY_SECONDS, _TAR_SECONDS = 600.0, 120.0
 _MAX_COMMAND_BYTES = 1 << 16
 """Maximum length of a command that is an argument; a longer one is copied as a file."""
 _CALL = """f=/tmp/.{token}; cd -- {folder} 2>/dev/null || cd /
@@ -188,6 +188,7 @@ class HarborSession(SessionWithoutPython):
         self._environment: Any = None
         self._place: tempfile.TemporaryDirectory[str] | None = None
         self._workdir = self._folder = "/"
+        self._has_run_code = False
         self._stopping: list[asyncio.Future[None]] = []
 
     async def start(self) -> None:
@@ -217,7 +218,12 @@ class HarborSession(SessionWithoutPython):
             InfrastructureError: The environment has failed; nothing is known about the command.
         """
         exported = export_variables(variables) + command
-        return await self._call(lambda: self._run(exported, wall_seconds or self.limits.wall_seconds))
+
+        async def run() -> Outcome:
+            self._has_run_code = True
+            return await self._run(exported, wall_seconds or self.limits.wall_seconds)
+
+        return await self._call_tool(run)
 
     async def call_file_tool(self, function: str, **arguments: str | int) -> Outcome:
         """Call a function of `guest/files.py` with the Python of the environment and return its result."""
@@ -230,7 +236,7 @@ class HarborSession(SessionWithoutPython):
             call = f"cd -- {shlex.quote(self._workdir)}; python3 -I {path}.py < {path}"
             return await self._run(f"({call}); c=$?; rm -f {path}*; exit $c", self.limits.wall_seconds)
 
-        return read_file_tool_reply(await self._call(run), self.limits.output_characters)
+        return read_file_tool_reply(await self._call_tool(run), self.limits.output_characters)
 
     async def read(self, path: str, *, max_bytes: int = 8 << 20) -> Outcome:
         """Read a file; the bytes are in `data`."""
@@ -247,7 +253,7 @@ class HarborSession(SessionWithoutPython):
                 await self._limited(self._environment.download_file(place, target), "download_file")
                 return Outcome(Ending.OK, data=await asyncio.to_thread(target.read_bytes))
 
-        return await self._call(run)
+        return await self._call_tool(run)
 
     async def write(self, path: str, data: bytes) -> Outcome:
         """Write a file and create its parent folders."""
@@ -256,7 +262,7 @@ class HarborSession(SessionWithoutPython):
             await self._upload(str(PurePosixPath(self._workdir) / path), data)
             return Outcome(Ending.OK)
 
-        return await self._call(run)
+        return await self._call_tool(run)
 
     async def download_archive(self, folder: str, archive: IO[bytes]) -> Outcome:
         """Write the files, folders and links of a folder to a file of this machine as a tar archive.
@@ -279,7 +285,13 @@ class HarborSession(SessionWithoutPython):
                 with file.open("rb") as source:
                     return await asyncio.to_thread(copy_untrusted, source, archive, self.limits)
 
-        return await self._call(run)
+        async def run_again() -> Outcome:
+            try:
+                return await run()
+            except InfrastructureError:  # a connection may have been lost
+                return await run()
+
+        return await self._call(run_again)
 
     async def upload_archive(self, archive: IO[bytes], folder: str) -> Outcome:
         """Replace the contents of a folder by those of a tar archive, which is read from its start.
@@ -311,10 +323,10 @@ class HarborSession(SessionWithoutPython):
             InfrastructureError: The environment has failed, or has no `tar`.
         """
         call = f"command -v tar > /dev/null || exit 127; ({command}) 2> /dev/null"
-        running = self._environment.exec(call, timeout_sec=int(_COPY_SECONDS))
-        done = await self._limited(running, "exec", _COPY_SECONDS + _SPARE_SECONDS)
+        running = self._environment.exec(call, timeout_sec=int(_TAR_SECONDS))
+        done = await self._limited(running, "exec", _TAR_SECONDS + _SPARE_SECONDS)
         if done.return_code == 127:
-            raise InfrastructureError("harbor: the image has no tar, which grading requires; install it")
+            raise InfrastructureError("harbor: the environment has no tar, which grading requires; install it")
         return str(done.stdout or "")
 
     @property
@@ -345,6 +357,24 @@ class HarborSession(SessionWithoutPython):
                 await stopped
             return replace(outcome, seconds=time.perf_counter() - started, queue_seconds=started - requested)
 
+    async def _call_tool(self, run: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        """Return the outcome of a call, also if it fails after code of the model has run and an environment responds.
+
+        Raises:
+            InfrastructureError: The environment has failed.
+        """
+
+        async def attribute() -> Outcome:
+            try:
+                return await run()
+            except InfrastructureError as error:
+                if not self._has_run_code:
+                    raise
+                remains = await self._end_processes(secrets.token_hex(8))
+                return Outcome(Ending.CRASHED, error=f"{error}; {remains}", restarted=True)
+
+        return await self._call(attribute)
+
     async def _prepare(self) -> None:
         if self._environment is not None:
             return
@@ -354,7 +384,7 @@ class HarborSession(SessionWithoutPython):
         except Exception as error:  # providers raise their own types
             raise InfrastructureError(f"harbor: {error}") from error
         await self._limited(self._environment.start(force_build=False), "start", _START_SECONDS)
-        self._folder = "."
+        self._folder, self._has_run_code = ".", False
         current = await self._run("pwd", 60)
         self._workdir = self._folder = current.output.strip() or "/"
         for path, data in self.files.items():
