@@ -18,7 +18,6 @@ import json
 import math
 import secrets
 import shlex
-import shutil
 import sys
 import tempfile
 import time
@@ -30,16 +29,15 @@ from typing import IO, Any, Literal
 from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.optional_dependencies import install_command
 from whetstone.plugins import OptionError, validate_options
-from whetstone.sandbox.archive_transfer import copy_untrusted, has_entries, max_archive_bytes
 from whetstone.sandbox.call_outcomes import describe_end
 from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS
 from whetstone.sandbox.containers.container_session import SessionWithoutPython, file_tool_program, read_file_tool_reply
+from whetstone.sandbox.containers.harbor_archives import SPARE_SECONDS, download_folder, limit_call, upload_folder
 from whetstone.sandbox.limits import Limits
 from whetstone.sandbox.protocol import Ending, Outcome, export_variables
 from whetstone.truncate_text import truncate_middle
 
-_START_SECONDS, _STOP_SECONDS, _SPARE_SECONDS = 1800.0, 120.0, 30.0
-_COPY_SECONDS, _TAR_SECONDS = 600.0, 120.0
+_START_SECONDS, _STOP_SECONDS = 1800.0, 120.0
 _MAX_COMMAND_BYTES = 1 << 16
 """Maximum length of a command that is an argument; a longer one is copied as a file."""
 _CALL = """f=/tmp/.{token}; cd -- {folder} 2>/dev/null || cd /
@@ -250,7 +248,7 @@ class HarborSession(SessionWithoutPython):
                 return Outcome(Ending.ERROR, error=f"{path} has more than {max_bytes} bytes")
             with tempfile.TemporaryDirectory() as folder:
                 target = Path(folder) / "file"
-                await self._limited(self._environment.download_file(place, target), "download_file")
+                await limit_call(self._environment.download_file(place, target), "download_file")
                 return Outcome(Ending.OK, data=await asyncio.to_thread(target.read_bytes))
 
         return await self._call_tool(run)
@@ -272,26 +270,12 @@ class HarborSession(SessionWithoutPython):
         """
 
         async def run() -> Outcome:
-            place, packed = shlex.quote(folder), f"/tmp/.{secrets.token_hex(8)}"
-            # GNU tar returns 1 for a file that changes meanwhile; the archive is checked below
-            pack = f"mkdir -p -- {place}; tar -C {place} -cf {packed} .; test $? -le 1 && wc -c < {packed}"
-            if not (size := (await self._run_tar(pack)).strip()).isdecimal():
-                return Outcome(Ending.ERROR, error="the workspace cannot be copied: tar has failed")
-            if int(size) > max_archive_bytes(self.limits):
-                return Outcome(Ending.DISK, error=f"the workspace has more than {self.limits.folder_mb} MiB")
-            with tempfile.TemporaryDirectory() as local:
-                file = Path(local) / "file"
-                await self._limited(self._environment.download_file(packed, file), "download_file", _COPY_SECONDS)
-                with file.open("rb") as source:
-                    return await asyncio.to_thread(copy_untrusted, source, archive, self.limits)
-
-        async def run_again() -> Outcome:
             try:
-                return await run()
+                return await download_folder(self._environment, folder, archive, self.limits)
             except InfrastructureError:  # a connection may have been lost
-                return await run()
+                return await download_folder(self._environment, folder, archive, self.limits)
 
-        return await self._call(run_again)
+        return await self._call(run)
 
     async def upload_archive(self, archive: IO[bytes], folder: str) -> Outcome:
         """Replace the contents of a folder by those of a tar archive, which is read from its start.
@@ -299,35 +283,7 @@ class HarborSession(SessionWithoutPython):
         Raises:
             InfrastructureError: The environment has failed, or has no `tar`.
         """
-
-        async def run() -> Outcome:
-            place, packed = shlex.quote(folder), f"/tmp/.{secrets.token_hex(8)}"
-            unpack = f"rm -rf -- {place}; mkdir -p -- {place}"
-            if has_entries(archive):
-                with tempfile.NamedTemporaryFile() as file:
-                    await asyncio.to_thread(shutil.copyfileobj, archive, file)
-                    file.flush()
-                    uploading = self._environment.upload_file(file.name, packed)
-                    await self._limited(uploading, "upload_file", _COPY_SECONDS)
-                unpack += f" && tar -C {place} -xf {packed}; c=$?; rm -f {packed}; test $c -eq 0"
-            if (await self._run_tar(f"({unpack}) && echo done")).strip() != "done":
-                return Outcome(Ending.ERROR, error=f"{folder} cannot be written: tar has failed")
-            return Outcome(Ending.OK)
-
-        return await self._call(run)
-
-    async def _run_tar(self, command: str) -> str:
-        """Return the output of a shell command that uses `tar`.
-
-        Raises:
-            InfrastructureError: The environment has failed, or has no `tar`.
-        """
-        call = f"command -v tar > /dev/null || exit 127; ({command}) 2> /dev/null"
-        running = self._environment.exec(call, timeout_sec=int(_TAR_SECONDS))
-        done = await self._limited(running, "exec", _TAR_SECONDS + _SPARE_SECONDS)
-        if done.return_code == 127:
-            raise InfrastructureError("harbor: the environment has no tar, which grading requires; install it")
-        return str(done.stdout or "")
+        return await self._call(lambda: upload_folder(self._environment, archive, folder))
 
     @property
     def working_folder(self) -> str:
@@ -383,7 +339,7 @@ class HarborSession(SessionWithoutPython):
             self._environment = await asyncio.to_thread(self._create, Path(self._place.name), self.limits)
         except Exception as error:  # providers raise their own types
             raise InfrastructureError(f"harbor: {error}") from error
-        await self._limited(self._environment.start(force_build=False), "start", _START_SECONDS)
+        await limit_call(self._environment.start(force_build=False), "start", _START_SECONDS)
         self._folder, self._has_run_code = ".", False
         current = await self._run("pwd", 60)
         self._workdir = self._folder = current.output.strip() or "/"
@@ -400,7 +356,7 @@ class HarborSession(SessionWithoutPython):
         call = _CALL.format(token=token, folder=shlex.quote(self._folder), script=script, most=most)
         began, text, reason = time.perf_counter(), "", "the shell ended before the command"
         try:
-            async with asyncio.timeout(seconds + _SPARE_SECONDS):
+            async with asyncio.timeout(seconds + SPARE_SECONDS):
                 result = await self._environment.exec(call, timeout_sec=math.ceil(seconds))
             text, reason = result.stdout or "", f"{reason} (exit code {result.return_code})"
         except Exception as error:  # providers raise their own types, also if the command takes too long
@@ -427,7 +383,7 @@ class HarborSession(SessionWithoutPython):
     async def _end_processes(self, token: str) -> str:
         """End the processes of a call; replace an environment that does not respond. Return whether files are kept."""
         with contextlib.suppress(InfrastructureError):
-            ended = await self._limited(self._environment.exec(_END.format(token=token), timeout_sec=30), "exec")
+            ended = await limit_call(self._environment.exec(_END.format(token=token), timeout_sec=30), "exec")
             if "here" in (ended.stdout or ""):
                 return "files are kept"
         self.close()
@@ -439,21 +395,8 @@ class HarborSession(SessionWithoutPython):
             file.write(data)
             file.flush()
             folder = shlex.quote(str(PurePosixPath(path).parent))
-            await self._limited(self._environment.exec(f"mkdir -p -- {folder}", timeout_sec=30), "exec")
-            await self._limited(self._environment.upload_file(file.name, path), "upload_file")
-
-    async def _limited(self, waiting: Awaitable[Any], name: str, seconds: float = 60 + _SPARE_SECONDS) -> Any:
-        """Return the result of a call of the provider.
-
-        Raises:
-            InfrastructureError: It fails or takes too long.
-        """
-        try:
-            async with asyncio.timeout(seconds):
-                return await waiting
-        except Exception as error:  # providers raise their own types
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise InfrastructureError(f"harbor: {name}: {truncate_middle(reason, 600)[0]}") from error
+            await limit_call(self._environment.exec(f"mkdir -p -- {folder}", timeout_sec=30), "exec")
+            await limit_call(self._environment.upload_file(file.name, path), "upload_file")
 
 
 async def _stop(environment: Any, place: tempfile.TemporaryDirectory[str] | None) -> None:
