@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import ast
 import asyncio
+import base64
 import contextlib
+import io
 import json
 import os
 import re
@@ -70,6 +72,8 @@ class Candidate:
     """Rows of a data set that replaces the one of the hub, by the option `dataset_name`."""
     harness: bool = False
     """Whether the taskset runs its agents itself."""
+    problem: str = ""
+    """Why it is not loaded, if only the output of its process has the reason."""
 
 
 # ------------------------------------------------------------ oracles
@@ -167,9 +171,49 @@ def remember_answers() -> Play:
     return play
 
 
-def bet_and_call() -> Play:
-    """Bet, or call a bet, in each hand of Kuhn poker."""
-    return lambda conversation, *_: assistant("[bet]" if "[bet]" in conversation[-1].text else "[call]")
+def answer_always(text: str) -> Callable[[], Play]:
+    """Return an oracle that always gives the same answer."""
+    return lambda: lambda *_: assistant(text)
+
+
+def run_quoted() -> Play:
+    """Run the command that a task quotes, once, and answer."""
+
+    def play(conversation: Sequence[Message], *_: Any) -> Message:
+        quoted = re.search(r"`([^`]+)`", " ".join(message.text for message in conversation))
+        if conversation[-1].role == "tool" or quoted is None:
+            return assistant("done")
+        return assistant("", ToolCall("bash", json.dumps({"command": quoted[1]}), "call_0"))
+
+    return play
+
+
+def print_expected() -> Play:
+    """Write a short program with the output that a task of code golf requests."""
+    programs = {"1 to 100": "print(5050)", "Fibonacci": "print('0 1 1 2 3 5 8 13 21 34')", "HELLO": "print('OLLEH')"}
+
+    def play(conversation: Sequence[Message], *_: Any) -> Message:
+        prompt = " ".join(message.text for message in conversation)
+        return assistant(f"```python\n{next(code for part, code in programs.items() if part in prompt)}\n```")
+
+    return play
+
+
+def read_squares() -> Play:
+    """Name the colors of all squares so far, each of one color, by their letters."""
+    letters: dict[tuple[int, ...], str] = {
+        (255, 0, 0): "A", (0, 255, 0): "B", (0, 0, 255): "C", (255, 255, 0): "D", (128, 0, 128): "E",
+        (0, 255, 255): "F", (255, 165, 0): "G", (255, 255, 255): "H", (0, 0, 0): "I",
+    }  # fmt: skip
+
+    def play(conversation: Sequence[Message], *_: Any) -> Message:
+        from PIL import Image
+
+        urls = [part.url for message in conversation for part in message.content if hasattr(part, "url")]
+        squares = [Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB") for url in urls]
+        return assistant("".join(letters[tuple(square.tobytes()[:3])] for square in squares))
+
+    return play
 
 
 _TEXTS = tuple({"prompt": text} for text in ("a plain text", "reverse me", "one two three", "stone", "level up"))
@@ -177,16 +221,20 @@ _UNSOLVED = "no oracle is written"
 
 VERIFIERS: dict[str, Candidate] = {
     "alphabet_sort": Candidate(harness=True),
-    "bash_interception": Candidate(harness=True),
-    "code_golf": Candidate(harness=True),
-    "color_codeword": Candidate(harness=True),
+    "bash_interception": Candidate(run_quoted, harness=True),
+    "code_golf": Candidate(print_expected, harness=True),
+    "color_codeword": Candidate(read_squares, harness=True),
     "deepwiki": Candidate(),
     "glossary": Candidate(call_then_answer(r'look up "([^"]+)"')),
-    "grayscale_interception": Candidate(harness=True),
+    "grayscale_interception": Candidate(
+        answer_always("a gray square"), note="its reward rates the image that was sent, not the answer", harness=True
+    ),
     "gsm8k": Candidate(),
-    "interception": Candidate(harness=True),
-    "kuhn_poker": Candidate(bet_and_call, harness=True),
-    "nemo_gym_weather": Candidate(),
+    "interception": Candidate(answer_always("STOP"), harness=True),
+    "kuhn_poker": Candidate(
+        note="no oracle: the agent plays both seats, whose rewards sum to 0, so that no hand is won", harness=True
+    ),
+    "nemo_gym_weather": Candidate(harness=True, problem="its server runs in a Python that uv downloads from GitHub"),
     "openenv_wordle": Candidate(harness=True),
     "proposer_solver": Candidate(harness=True),
     "reverse_text": Candidate(reverse_words, note="with rows in the format of its data set", rows=_TEXTS),
@@ -286,7 +334,7 @@ def play_taskset(name: str, candidate: Candidate, folder: Path, python: Path, ep
             )
             solved, random = play_all(make, tasks, candidate.oracle, episodes)
         except _FAILURES as error:
-            return Row("verifiers", name, False, _one_line(error))
+            return Row("verifiers", name, False, candidate.problem or _one_line(error))
     return Row("verifiers", name, True, candidate.note or ("" if solved else _UNSOLVED), solved, random)
 
 
