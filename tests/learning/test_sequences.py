@@ -61,6 +61,17 @@ def by_learner(objective, correction, budget, mode=None):
     return metrics["loss/total"], learner.passes.kept, metrics
 
 
+def test_all_segments_are_shown_at_once():
+    learner = recorder(tiny(), OptimizerSettings(micro_batch_tokens=8))
+    shown = []
+    learner.show(SEGMENTS, lambda outputs, micro: shown.append((outputs, micro)))
+    ((outputs, micro),) = shown
+    expected = learner.logprobs(SEGMENTS)
+    assert sorted(micro.indices) == list(range(len(SEGMENTS)))
+    for i, logprobs in micro.by_segment(outputs.logprobs):
+        assert torch.equal(logprobs, expected[i])
+
+
 def weights_of(mode):
     if mode is None:
         return None

@@ -357,7 +357,7 @@ def _call(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:
 
 def _per_token(numbers: Sequence[float], micro: MicroBatch) -> Tensor:
     """Expand one number per segment to [A] action tokens."""
-    of_each = _concatenate([torch.tensor([number]) for number in numbers], micro)
+    of_each = torch.tensor([numbers[i] for i in micro.indices])
     return of_each.repeat_interleave(torch.tensor(micro.counts))
 
 

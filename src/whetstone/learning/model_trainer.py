@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -277,15 +276,15 @@ class ModelTrainer:
 
         Args:
             segments: Segments.
-            to: Receives outputs and micro-batch of one segment at a time.
+            to: Receives outputs and micro-batch of all segments with action tokens.
             temperature: Divisor of the logits in sampling.
         """
-        columns = self._read(ReadRequest(segments, ("logprobs", "entropies"), temperature))
-        for i, segment in enumerate(segments):
-            if action_tokens(segment):
-                outputs = TokenOutputs(columns["logprobs"][i], columns["entropies"][i])
-                (micro,) = pack_segments([segment], token_budget=_ANY_LENGTH, device=outputs.logprobs.device)
-                to(outputs, replace(micro, indices=(i,)))
+        names = ("logprobs", "entropies")
+        columns = self._read(ReadRequest(segments, names, temperature))
+        device = next(self.policy.model.parameters()).device
+        for micro in pack_segments(segments, token_budget=_ANY_LENGTH, device=device, share=False):
+            logprobs, entropies = (torch.cat([columns[name][i] for i in micro.indices]).to(device) for name in names)
+            to(TokenOutputs(logprobs, entropies), micro)
 
     @property
     def heads(self) -> tuple[str, ...]:
