@@ -103,7 +103,8 @@ def judge_claims(settings: BenchSettings, result: Mapping[str, Any]) -> list[dic
 def median_deviation(claims: Sequence[Mapping[str, Any]]) -> float:
     """Return the median standard deviation of one run over the comparisons of success; 0 if none is known."""
     parts = [part for claim in claims for part in claim["parts"] if part["measure"] == "success"]
-    return median([part["deviation"] for part in parts if part["deviation"] is not None] or [0.0])
+    deviations: list[float] = [part["deviation"] for part in parts if part["deviation"] is not None]
+    return median(deviations or [0.0])
 
 
 def _check_warm_ups(rows: Rows) -> None:

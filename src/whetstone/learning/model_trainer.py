@@ -279,12 +279,11 @@ class ModelTrainer:
             to: Receives outputs and micro-batch of all segments with action tokens.
             temperature: Divisor of the logits in sampling.
         """
-        names = ("logprobs", "entropies")
-        columns = self._read(ReadRequest(segments, names, temperature))
+        columns = self._read(ReadRequest(segments, ("logprobs", "entropies"), temperature))
         device = next(self.policy.model.parameters()).device
         for micro in pack_segments(segments, token_budget=_ANY_LENGTH, device=device, share=False):
-            logprobs, entropies = (torch.cat([columns[name][i] for i in micro.indices]).to(device) for name in names)
-            to(TokenOutputs(logprobs, entropies), micro)
+            joined = {name: torch.cat([of[i] for i in micro.indices]).to(device) for name, of in columns.items()}
+            to(TokenOutputs(joined["logprobs"], joined["entropies"]), micro)
 
     @property
     def heads(self) -> tuple[str, ...]:
