@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from whetstone import waiting
 from whetstone.chat import Chat, ToolCall, assistant, user
 from whetstone.chat.formats import Compact
 from whetstone.environments import Observation, StepResult, ToolEnvironment
@@ -287,6 +288,25 @@ def test_turn_has_its_own_deadline():
     assert (trajectory.ended, trajectory.error) == (EndReason.TIMEOUT, "turn 2 not finished after 0.05 s")
     assert [len(turn.observation) for turn in trajectory.turns] == [1, 0]
     assert environment.closed == 1
+
+
+class HangingVerdict(ScriptedEnvironment):
+    async def verdict(self):
+        await asyncio.sleep(60)
+
+
+def test_verdict_has_its_own_deadline(monkeypatch):
+    deadlines = []
+
+    def limit_duration(seconds, *, owner):
+        deadlines.append((owner, seconds))
+        return waiting.limit_duration(0.05 if "verdict" in owner else seconds, owner=owner)
+
+    monkeypatch.setattr("whetstone.rollout.runner.limit_duration", limit_duration)
+    last = StepResult(Observation((user("on"),)), terminated=True)
+    trajectory = play(ScriptedActor(assistant("a")), HangingVerdict(last))
+    assert [("the episode", 5), ("its environment (verdict)", 5)] == [each for each in deadlines if each[1] is not None]
+    assert trajectory.ended is EndReason.INFRASTRUCTURE  # the policy cannot be the cause, however long it played
 
 
 def test_timeout_error_of_the_environment_is_an_error():

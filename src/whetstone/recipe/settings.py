@@ -124,7 +124,7 @@ class EnvironmentSettings(BaseModel):
     max_turns: int = Field(8, ge=1)
     """Maximum number of turns of an episode; a longer episode is truncated."""
     timeout_seconds: float = Field(300.0, gt=0)
-    """Deadline of an episode from reset to its end, including waiting times."""
+    """Deadline of an episode from reset to its last turn, including waiting times; its verdict has as long again."""
     turn_timeout_seconds: Seconds | Literal["auto", "none"] = "auto"
     """Deadline of one action and its observation, including waiting times. `auto`: 20 times the 95th percentile of
     measured turns, at least 60 seconds, once 64 turns are measured. `none`: the deadline of the episode only."""

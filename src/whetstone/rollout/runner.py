@@ -75,6 +75,7 @@ from whetstone.waiting import (
 
 _SPARE_SECONDS = 15.0
 """Seconds after its deadline that an episode may take for the health check of its engine, and to end."""
+_VERDICT = "its environment (verdict)"
 
 
 class EpisodeStage(Enum):
@@ -161,7 +162,7 @@ async def run_episode(
     with collect_waits():
         try:
             # one task: an environment may enter a context in `reset` that it must leave in the same task
-            seconds = limits.timeout_seconds + limits.close_seconds + _SPARE_SECONDS
+            seconds = 2 * limits.timeout_seconds + limits.close_seconds + _SPARE_SECONDS  # the turns, and the verdict
             return await finish_within(
                 seconds, episode.run_to_end(), owner="the episode", patience=limits.close_seconds + 1
             )
@@ -179,7 +180,7 @@ async def run_episode(
 
 
 class EpisodeRun:
-    """State of a running episode; its turns stay readable when `play_turns` is cancelled."""
+    """State of a running episode; its turns stay readable when `_turns` is cancelled."""
 
     def __init__(
         self,
@@ -237,12 +238,15 @@ class EpisodeRun:
         self.concurrent = ConcurrentActions(self, cast(AnswersConcurrently, environment)) if is_concurrent else None
 
     async def run_to_end(self) -> Trajectory:
-        """Play the episode within its deadline, close its environment, and return the trajectory."""
+        """Play the turns and query the verdict, each within the deadline, and close the environment."""
         error: str | None = None
         unclosed = ""
         try:
             async with limit_duration(self.limits.timeout_seconds, owner="the episode"):
-                ended = await self.play_turns()
+                ended = await self._turns()
+            # a separate deadline: a policy cannot discard an episode by using up the time of its grading
+            async with limit_duration(self.limits.timeout_seconds, owner=_VERDICT):
+                await self._query_verdict()
         except DeadlinePassed as late:
             ended, error = await attribute_deadline(late, self.stage, self.actor, turns=len(self.turns))
         except TurnTooLong as turn:
@@ -299,15 +303,13 @@ class EpisodeRun:
             provenance=self.provenance,
         )
 
-    async def play_turns(self) -> EndReason:
-        """Play turns until the episode ends, then query the environment's verdict."""
-        ended = await self._turns()
+    async def _query_verdict(self) -> None:
+        """Store the verdict of an environment that gives one."""
         if implements_protocol(self.environment, GivesVerdict):
-            verdict = await self.at_stage(EpisodeStage.VERDICT, "its environment (verdict)", self.environment.verdict)
+            verdict = await self.at_stage(EpisodeStage.VERDICT, _VERDICT, self.environment.verdict)
             if not isinstance(verdict, Mapping):
                 raise TypeError(f"verdict() returned {verdict!r}, not a mapping such as {{'success': True}}")
             self.final = to_plain_values(verdict)  # it is kept with the trajectory
-        return ended
 
     async def at_stage(
         self, stage: EpisodeStage, owner: str, call: Callable[..., Any], *arguments: Any, **options: Any
