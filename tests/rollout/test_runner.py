@@ -305,7 +305,7 @@ def test_verdict_has_its_own_deadline(monkeypatch):
     monkeypatch.setattr("whetstone.rollout.runner.limit_duration", limit_duration)
     last = StepResult(Observation((user("on"),)), terminated=True)
     trajectory = play(ScriptedActor(assistant("a")), HangingVerdict(last))
-    assert [("the episode", 5), ("its environment (verdict)", 5)] == [each for each in deadlines if each[1] is not None]
+    assert [each for each in deadlines if each[1] is not None] == [("the episode", 5), ("its environment (verdict)", 5)]
     assert trajectory.ended is EndReason.INFRASTRUCTURE  # the policy cannot be the cause, however long it played
 
 
