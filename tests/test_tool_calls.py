@@ -96,7 +96,8 @@ def test_errors_that_differ_only_in_numbers_are_one_and_the_most_frequent_is_nam
     calls = [CallRecord("look", "tool_failed", 0.1, error=f"KeyError: '{n}'") for n in range(29)]
     calls += [CallRecord("look", "timeout", 10.0, error="look did not answer within 10 s")] * 2
     assert describe_failing_tools(compute_tool_statistics(calls)) == [
-        "look failed in 31 of 31 calls: KeyError: '0'; repair the tool, no call of it succeeds"
+        "look failed in 31 of 31 calls: KeyError: '0'; the arguments may be the cause: raise whetstone.ToolError for "
+        "arguments that the model must correct, otherwise repair the tool"
     ]
     assert describe_failing_tools(compute_tool_statistics([*calls, CallRecord("look", "ok", 0.1)])) == []
 
@@ -111,6 +112,23 @@ def test_errors_of_the_model_have_another_message_and_another_remedy():
     unknown = [CallRecord("lok", "unknown_tool", 0.0, error='there is no tool "lok"')] * 2
     (line,) = describe_failing_tools(compute_tool_statistics(unknown))
     assert line.startswith('2 of 2 calls named a tool that does not exist: there is no tool "lok"')
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "remedy"),
+    [
+        (
+            "tool_failed",
+            "shop.py:11 (look): IndexError: list index out of range",
+            "the arguments may be the cause: raise",
+        ),
+        ("tool_failed", "shop.py:11 (look): TypeError: 'NoneType' object", "repair the tool, no call of it succeeds"),
+        ("timeout", "look did not answer within 1 s", "increase environment.tool_timeout_seconds if the tool is slow"),
+    ],
+)
+def test_remedy_of_a_failing_tool_depends_on_its_error(outcome, error, remedy):
+    (line,) = describe_failing_tools(compute_tool_statistics([CallRecord("look", outcome, 1.0, error=error)] * 5))
+    assert line.startswith(f"look failed in 5 of 5 calls: {error}; {remedy}")
 
 
 def test_the_thread_error_of_sqlite_names_the_option():

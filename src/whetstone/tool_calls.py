@@ -2,7 +2,8 @@
 
 Errors have two causes. The *model* causes a call of an unknown tool, invalid arguments, and `ToolError`. The *tool*
 causes any other exception, a timeout, and a backend that is unavailable. A tool of which no call succeeds is reported
-in both cases, with different remedies (`describe_failing_tools`).
+in both cases, with different remedies (`describe_failing_tools`). For an exception such as `KeyError`, the cause is
+undecided: a bug, or arguments for which the tool should raise `ToolError` (`may_be_caused_by_arguments`).
 
 Note:
     Names of tools that do not exist are written by the model. Their calls are one entry, `UNKNOWN`, so that the number
@@ -20,6 +21,7 @@ from typing import Any
 from whetstone.failure_causes import count_causes
 from whetstone.json_lines import read_objects
 from whetstone.trajectory import CallRecord, Trajectory
+from whetstone.user_code import remove_place
 
 UNKNOWN = "(unknown tools)"
 """Entry for all calls of tools that do not exist."""
@@ -36,9 +38,13 @@ _MOSTLY = 0.5
 _ANSWERED = ("ok", "stopped")
 _OF_TOOL = ("tool_failed", "timeout", "unavailable")
 _WITHOUT_TOOL = ("malformed_call", "too_many_calls", "not_called")
+TIMED_OUT = "did not answer within"
+"""Error of a call that exceeded `environment.tool_timeout_seconds`, after the name of the tool."""
 RATE_LIMITED = "set environment.max_calls_per_second"
 """Start of the remedy in the error of a call that its backend refused with HTTP 429."""
 _SQLITE_THREAD = "SQLite objects created in a thread"
+_OF_ARGUMENTS = ("IndexError", "KeyError", "LookupError", "ValueError")
+"""Exception types of a tool that arguments, rather than a bug, can cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +144,8 @@ def describe_failing_tools(statistics: Mapping[str, ToolStatistics]) -> list[str
 
     Tools that caused the failures themselves come first.
 
-    >>> describe_failing_tools({"lookup": ToolStatistics(3, 3, 0, 0, 0.1, 0.1, "KeyError: 'db'")})
-    ["lookup failed in 3 of 3 calls: KeyError: 'db'; repair the tool, no call of it succeeds"]
+    >>> describe_failing_tools({"lookup": ToolStatistics(3, 3, 0, 0, 0.1, 0.1, "TypeError: 'db'")})
+    ["lookup failed in 3 of 3 calls: TypeError: 'db'; repair the tool, no call of it succeeds"]
     """
     failing = [(name, tool) for name, tool in statistics.items() if tool.failed + tool.rejected == tool.calls]
     if len(statistics) > 1:  # calls of other tools succeed or are reported
@@ -175,7 +181,7 @@ def find_failing_tools(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         f"{message} of the last step, by an exception, a timeout or an unavailable backend",
         "`whetstone why RUN` has the most frequent error of each tool",
         "repair the tool, or start its backend; for wrong arguments, raise `whetstone.ToolError` with a message for "
-        "the model",
+        "the model; for a slow tool, increase environment.tool_timeout_seconds",
         *(f"tools/{name}/failed_fraction" for name in counts),
     )
 
@@ -200,6 +206,11 @@ def find_cut_results(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         "shorter results of the tool, or a higher environment.max_result_characters",
         *(f"tools/{name}/truncated_fraction" for name in counts),
     )
+
+
+def may_be_caused_by_arguments(error: str) -> bool:
+    """Return whether wrong arguments, rather than a bug of the tool, can have caused an error message of a tool."""
+    return remove_place(error).startswith(_OF_ARGUMENTS)
 
 
 class ToolWatch:
@@ -312,4 +323,11 @@ def _remedy(name: str, tool: ToolStatistics) -> str:
         return "its backend limits the rate of calls; a run that stopped continues with --resume"
     if 2 * tool.unavailable > tool.failed:
         return "start its backend, no call of it succeeds; a run that stopped continues with --resume"
+    if tool.error.startswith(f"{name} {TIMED_OUT}"):
+        return "increase environment.tool_timeout_seconds if the tool is slow, otherwise repair it"
+    if may_be_caused_by_arguments(tool.error):
+        return (
+            "the arguments may be the cause: raise whetstone.ToolError for arguments that the model must correct, "
+            "otherwise repair the tool"
+        )
     return "repair the tool, no call of it succeeds"

@@ -38,7 +38,7 @@ from whetstone.errors import (
 )
 from whetstone.masking import mask_secrets
 from whetstone.sandbox.host_paths import remove_host_paths
-from whetstone.tool_calls import RATE_LIMITED
+from whetstone.tool_calls import RATE_LIMITED, TIMED_OUT
 from whetstone.tools.backend_failures import BackendError, call_with_retries, get_pace
 from whetstone.tools.execution import (
     attribute_failure,
@@ -453,7 +453,7 @@ class Toolset:
             try:
                 return await finish_within(seconds, execute(tool, arguments), owner=tool.spec.name)
             except DeadlinePassed:
-                return failed_result("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
+                return failed_result("timeout", f"{tool.spec.name} {TIMED_OUT} {self.timeout_seconds:g} s")
 
     def _answer(self, call: ToolCall, result: Result, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
         """Return the result of a call in the form in which it is shown and recorded."""

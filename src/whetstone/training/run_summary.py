@@ -207,7 +207,7 @@ def describe_unlearned(
     if not rows or any(row["update/skipped_fraction"] < 1 for row in rows):
         return lines
     if tools:
-        why = "tools fail in every call"
+        why = "no call of a tool succeeds"
     elif any(row.get("update/nonfinite_fraction") for row in rows):
         why = "gradients were not finite"
     elif stage == "reinforcement":
