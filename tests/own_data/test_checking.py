@@ -38,7 +38,13 @@ def test_file_is_reported_row_by_row(tmp_path):
     result = whetstone("data", "check", path, "demo", "--json", cwd=tmp_path)
     assert result.returncode == 0
     report = json.loads(result.stdout)
-    assert (report["rows"], report["learned"], report["twice"]) == (6, 6, [[f"{path}:4", f"{path}:1"]])
+    assert (report["rows"], report["learned"], report["twice"]) == (6, 5, [[f"{path}:4", f"{path}:1"]])
+    (excluded,) = report["left_out"]  # as in training
+    assert excluded.startswith(f"{path}:6  contains the evaluation task")
+    assert excluded.endswith("is left out; supervised.data.keep_evaluation_tasks: true trains on it")
+    changes = [f"supervised.data={{path: {path}, keep_evaluation_tasks: true}}"]
+    result = whetstone("data", "check", path, "demo", *changes, "--json", cwd=tmp_path)
+    assert (json.loads(result.stdout)["learned"], json.loads(result.stdout)["left_out"]) == (6, [])
     rows.append({"messages": [*computed(1, 2)[:2], *computed(3, 4)]})  # a call without a result
     wrong = whetstone("data", "check", written(path, rows), "demo", "--json", cwd=tmp_path)
     assert wrong.returncode == 2

@@ -202,7 +202,8 @@ def _print_report(report: DataReport, file: Path) -> None:
         click.secho(f"  detect-secrets finds keys of further providers: {install_command('secrets')}", dim=True)
     if report.wrong:
         click.secho(f"  {len(report.wrong)} rows are invalid:", fg="red")
-    evaluated = [f"{where}  contains the evaluation task {task}" for where, task in report.evaluated]
+    others = [(where, task) for where, task in report.evaluated if where not in report.leaking]
+    evaluated = [f"{where}  contains the evaluation task {task}" for where, task in others]
     twice = [f"{where}  duplicate of {before}" for where, before in report.twice]
     listed = ((plain["wrong"], "red", 10), (plain["left_out"], "yellow", 5), (evaluated, "yellow", 5))
     for lines, color, most in (*listed, (twice, "yellow", 5)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from whetstone.trajectory import Task
 
@@ -48,11 +48,7 @@ def find_overlaps(
 
 
 def find_leaks(conversations: Sequence[Sequence[str]], tasks: Sequence[Task]) -> dict[int, str]:
-    """Find conversations of training data that contain an evaluation task.
-
-    A conversation contains a task if a message equals its prompt, ignoring case, white space and final punctuation, or
-    has thirteen of its words in a row. A prompt and words that several tasks have identify none of them, so the
-    template of prompts does not count.
+    """Find conversations of training data that contain an evaluation task; see `build_leak_finder`.
 
     Args:
         conversations: [N] texts of the messages of each conversation.
@@ -61,6 +57,24 @@ def find_leaks(conversations: Sequence[Sequence[str]], tasks: Sequence[Task]) ->
     Returns:
         Index of a conversation → id of the first task that it contains.
     """
+    find_leak = build_leak_finder(tasks)
+    task_ids = map(find_leak, conversations)
+    return {index: task_id for index, task_id in enumerate(task_ids) if task_id is not None}
+
+
+def build_leak_finder(tasks: Sequence[Task]) -> Callable[[Sequence[str]], str | None]:
+    """Build a function that finds the evaluation task that a conversation contains.
+
+    A conversation contains a task if a message equals its prompt, ignoring case, white space and final punctuation, or
+    has thirteen of its words in a row. A prompt and words that several tasks have identify none of them, so the
+    template of prompts does not count.
+
+    Args:
+        tasks: Evaluation tasks.
+
+    Returns:
+        Function of the texts of a conversation's messages: the id of the first task that they contain, or None.
+    """
     prompts = Counter(normalize_prompt(task.prompt) for task in tasks)
     exact = {prompt: task.id for task in tasks if prompts[prompt := normalize_prompt(task.prompt)] == 1 and prompt}
     runs: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
@@ -68,8 +82,8 @@ def find_leaks(conversations: Sequence[Sequence[str]], tasks: Sequence[Task]) ->
         words = _words(task.prompt)
         for start in range(len(words) - WORDS + 1):
             runs[words[start : start + WORDS]].add(task.id)
-    leaks: dict[int, str] = {}
-    for index, texts in enumerate(conversations):
+
+    def find_leak(texts: Sequence[str]) -> str | None:
         for text in texts:
             words = _words(text) if runs else ()
             matches = (runs.get(words[start : start + WORDS], set()) for start in range(len(words) - WORDS + 1))
@@ -77,8 +91,10 @@ def find_leaks(conversations: Sequence[Sequence[str]], tasks: Sequence[Task]) ->
                 (next(iter(ids)) for ids in matches if len(ids) == 1), None
             )
             if task_id is not None:
-                leaks.setdefault(index, task_id)
-    return leaks
+                return task_id
+        return None
+
+    return find_leak
 
 
 def normalize_prompt(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from whetstone.chat import Chat, ToolSpec
 from whetstone.data.conversations import Chosen, DataUsage, all_assistant_turns, read_conversation
 from whetstone.data.dataset_formats import CONVERSATIONS
-from whetstone.data.decontamination import find_overlaps
+from whetstone.data.decontamination import build_leak_finder, find_overlaps
 from whetstone.data.demonstrations import tokenize_conversation
 from whetstone.data.logs import conversation_rows
 from whetstone.data.offline_episodes import best_and_worst, group_episodes, is_offline, logged_episodes, stored_groups
@@ -48,7 +48,8 @@ class DataReport:
     wrong: list[str] = field(default_factory=list)
     """Invalid rows, with file, line and reason."""
     skipped: list[str] = field(default_factory=list)
-    """Valid rows that are not trained: too long, changed by the template, or excluded by a filter."""
+    """Valid rows that are not trained: too long, changed by the template, excluded by a filter, or with a task of the
+    evaluation."""
     twice: list[tuple[str, str]] = field(default_factory=list)
     """(a row, an earlier row with the same text)"""
     lengths: list[int] = field(default_factory=list)
@@ -57,6 +58,8 @@ class DataReport:
     """Number of tokens in the loss."""
     evaluated: list[tuple[str, str]] = field(default_factory=list)
     """(a row, the task of the evaluation that it contains)"""
+    leaking: set[str] = field(default_factory=set)
+    """Rows that are left out because they contain a task of the evaluation; `skipped` has the reason."""
     sensitive: Counter[str] = field(default_factory=Counter)
     """Number of secrets and personal data, by kind."""
     searched: int = 0
@@ -143,6 +146,16 @@ class DataReader:
         is_conversation = not columns.keys().isdisjoint((*CONVERSATIONS, "completion"))
         return "texts" if "text" in columns and not is_conversation else "conversations"
 
+    def leaves_out_evaluation_tasks(self, kind: str) -> bool:
+        """Return whether the stage leaves out rows of this kind that contain a task of the evaluation."""
+        is_demonstration = kind == "conversations" and self.stage in ("", "supervised")
+        return is_demonstration and not self.settings.keep_evaluation_tasks
+
+    def read_texts(self, row: Row) -> list[list[str]]:
+        """Return the texts of the messages of each conversation of a valid row."""
+        conversations = (read_conversation(each, self.offered) for each in conversation_rows(row))
+        return [[message.text for message in conversation.messages] for conversation in conversations]
+
     def read_episodes(self, row: Row, kind: str, usage: DataUsage | None = None) -> list[Trajectory]:
         """Tokenize the episodes of a row as the stage does.
 
@@ -190,6 +203,7 @@ def check_file(path: Path, reader: DataReader, *, held_out: Sequence[Task] = (),
     texts: list[tuple[str, str]] = []
     first_rows: dict[str, str] = {}
     logged: list[Trajectory] = []
+    find_leak = build_leak_finder(held_out)
     for row in rows:
         report.rows += 1
         if isinstance(row, InvalidRow):
@@ -216,6 +230,13 @@ def check_file(path: Path, reader: DataReader, *, held_out: Sequence[Task] = (),
         if isinstance(episodes, str):
             report.wrong.append(masked if isinstance(masked, str) else str(row.error("invalid; it contains secrets")))
             continue
+        if reader.leaves_out_evaluation_tasks(report.kind):
+            leaks = list(map(find_leak, reader.read_texts(row)))
+            episodes = [episode for episode, task_id in zip(episodes, leaks, strict=True) if task_id is None]
+            if not episodes:
+                report.leaking.add(row.where)
+                report.skipped.append(_describe_leak(row, next(filter(None, leaks)), reader.stage or "supervised"))
+                continue
         quoted = [] if isinstance(masked, str) else masked
         reasons = [episode.error for episode in quoted if episode.error is not None]
         excluded = sum(episode.error is not None for episode in episodes)
@@ -234,6 +255,11 @@ def check_file(path: Path, reader: DataReader, *, held_out: Sequence[Task] = (),
         _add_logged(report, path, reader, logged, show)
     report.evaluated = list(find_overlaps(texts, held_out))
     return report
+
+
+def _describe_leak(row: Row, task_id: str, stage: str) -> str:
+    remedy = f"{stage}.data.keep_evaluation_tasks: true trains on it"
+    return str(row.error(f"contains the evaluation task {task_id} and is left out; {remedy}"))
 
 
 def _add_text(report: DataReport, row: Row, chat: Chat) -> None:
