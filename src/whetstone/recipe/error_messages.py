@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -37,11 +37,34 @@ def describe_validation_error(
         else:
             near = explain_unknown_key(str(last), problem["input"], fields, recipe, section)
         message = f"renamed to {new}" if new else f"no such key{near}"
-    elif problem["type"] == "model_type":
-        message += f"; keys below it are {', '.join(_fields_at(model, problem['loc']))}"
+    elif problem["type"] in ("model_type", "list_type"):
+        message = _describe_section(problem, _model_at(model, problem["loc"]), message)
     elif problem["type"] == "missing" and last == "name":
         message += _suggest_name(problem["input"])
     return OptionError(".".join(map(str, problem["loc"])), message)
+
+
+def _describe_section(problem: Mapping[str, Any], section: type[BaseModel] | None, message: str) -> str:
+    """Format the message about a value of a wrong type instead of a component or a section.
+
+    Args:
+        problem: Error of Pydantic.
+        section: Class of the component or section; None if unknown.
+        message: Message without the keys.
+    """
+    if section is None:
+        return message
+    value, fields = problem["input"], section.model_fields
+    key = ".".join(part for part in problem["loc"] if isinstance(part, str))  # no indices of lists
+    if section.model_config.get("extra") == "allow" and "name" in fields:
+        message = message.replace("a mapping is expected", "the name of a component is expected")
+        message = message.replace("a list is expected", "a list of names of components is expected")
+        return f"{message}; docs/reference/keys.md has names for {key}"
+    if problem["type"] == "list_type":
+        return message
+    if "weight" in fields and isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{message}; set {key}.weight={value} (keys below it are {', '.join(fields)})"
+    return f"{message}; keys below it are {', '.join(fields)}"
 
 
 def _suggest_name(part: Any) -> str:
@@ -101,13 +124,31 @@ def find_unknown_nulls(
                 yield from find_unknown_nulls(below, value, path)
 
 
-def _fields_at(model: Any, path: Sequence[int | str]) -> dict[str, Callable[[], Mapping[str, Any]]]:
+def _fields_at(model: type[BaseModel], path: Sequence[int | str]) -> dict[str, Callable[[], Mapping[str, Any]]]:
+    section = _model_at(model, path)
+    return {} if section is None else _list_fields(section)
+
+
+def _model_at(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the settings class at a path of keys, list indices and names in mappings; None if there is none."""
+    section: type[BaseModel] | None = model
+    is_name = False
     for part in path:
-        below = model.model_fields.get(str(part))
-        model = next(find_settings_models(below.annotation), None) if below is not None else None
-        if model is None:
-            return {}
-    return _list_fields(model)
+        if is_name or isinstance(part, int):
+            is_name = False
+            continue
+        field = section.model_fields.get(part) if section is not None else None
+        section = next(_find_nested_models(field.annotation), None) if field is not None else None
+        is_name = field is not None and get_origin(field.annotation) is dict
+    return section
+
+
+def _find_nested_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the settings classes in a type annotation, also in lists and mappings."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _find_nested_models(inner)
 
 
 def _list_fields(model: type[BaseModel]) -> dict[str, Callable[[], Mapping[str, Any]]]:

@@ -371,6 +371,57 @@ def get_data(settings: OptimizerSettings) -> DataSettings | None:
     return settings.data if isinstance(settings, kinds) else None
 
 
+class BudgetSettings(Settings):
+    """Limits on the resources of a reinforcement stage; null: no limit."""
+
+    episodes: int | None = Field(None, ge=1)
+    """Maximum number of episodes that are sampled for updates."""
+    sampled_tokens: int | None = Field(None, ge=1)
+    """Maximum number of tokens that are sampled from the policy."""
+    tool_calls: int | None = Field(None, ge=1)
+    """Maximum number of tool calls of the policy."""
+    seconds: float | None = Field(None, gt=0)
+    """Maximum duration of all steps in seconds, without the evaluations before and after."""
+    hours: float | None = Field(None, gt=0)
+    """Same limit as `seconds`, in hours."""
+    dollars: float | None = Field(None, gt=0)
+    """Maximum price of judge requests, including those of evaluations, in the currency of `prompt_price`."""
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Limits that are set, by unit."""
+        return self.model_dump(exclude_none=True)
+
+
+class EntropySettings(Settings):
+    """Entropy bonus of the policy's next-token distributions."""
+
+    weight: float = Field(0.001, gt=0)
+    """Coefficient of the bonus in the loss."""
+    band: float | None = Field(None, gt=0, lt=1)
+    """Relative deviation from the usual entropy of the same turn above which the bonus decreases or becomes negative:
+    0.2 for 0.8 to 1.2 of it; null: no band."""
+    strength: float = Field(2.0, gt=0)
+    """Strength of the band; above 1 the bonus is negative above the band."""
+    phase: Literal["constant", "decay", "rise"] = "constant"
+    """Change of the strength over the stage."""
+
+
+class ImitationSettings(Settings):
+    """Imitation of demonstrations in the same updates as the policy's episodes."""
+
+    weight: float = Field(0.1, gt=0)
+    """Initial weight of demonstrations in the loss."""
+    batch_size: int = Field(8, ge=1)
+    """Number of demonstrations per step."""
+    final_weight: float | None = Field(None, ge=0)
+    """Final weight, reached by half a cosine; null: the weight is constant."""
+    decay_steps: int = Field(350, ge=1)
+    """Number of steps of the decay."""
+    mixed: bool = False
+    """Whether the objective is scaled by one minus the weight."""
+
+
 class ReinforcementSettings(OptimizerSettings):
     """Settings of a reinforcement learning stage."""
 
@@ -471,54 +522,3 @@ class ReinforcementSettings(OptimizerSettings):
     def holds_on(self) -> bool:
         """Whether a loss term reads the reference model."""
         return self.reference_kl > 0 or self.first_attempt_kl > 0
-
-
-class BudgetSettings(Settings):
-    """Limits on the resources of a reinforcement stage; null: no limit."""
-
-    episodes: int | None = Field(None, ge=1)
-    """Maximum number of episodes that are sampled for updates."""
-    sampled_tokens: int | None = Field(None, ge=1)
-    """Maximum number of tokens that are sampled from the policy."""
-    tool_calls: int | None = Field(None, ge=1)
-    """Maximum number of tool calls of the policy."""
-    seconds: float | None = Field(None, gt=0)
-    """Maximum duration of all steps in seconds, without the evaluations before and after."""
-    hours: float | None = Field(None, gt=0)
-    """Same limit as `seconds`, in hours."""
-    dollars: float | None = Field(None, gt=0)
-    """Maximum price of judge requests, including those of evaluations, in the currency of `prompt_price`."""
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """Limits that are set, by unit."""
-        return self.model_dump(exclude_none=True)
-
-
-class EntropySettings(Settings):
-    """Entropy bonus of the policy's next-token distributions."""
-
-    weight: float = Field(0.001, gt=0)
-    """Coefficient of the bonus in the loss."""
-    band: float | None = Field(None, gt=0, lt=1)
-    """Relative deviation from the usual entropy of the same turn above which the bonus decreases or becomes negative:
-    0.2 for 0.8 to 1.2 of it; null: no band."""
-    strength: float = Field(2.0, gt=0)
-    """Strength of the band; above 1 the bonus is negative above the band."""
-    phase: Literal["constant", "decay", "rise"] = "constant"
-    """Change of the strength over the stage."""
-
-
-class ImitationSettings(Settings):
-    """Imitation of demonstrations in the same updates as the policy's episodes."""
-
-    weight: float = Field(0.1, gt=0)
-    """Initial weight of demonstrations in the loss."""
-    batch_size: int = Field(8, ge=1)
-    """Number of demonstrations per step."""
-    final_weight: float | None = Field(None, ge=0)
-    """Final weight, reached by half a cosine; null: the weight is constant."""
-    decay_steps: int = Field(350, ge=1)
-    """Number of steps of the decay."""
-    mixed: bool = False
-    """Whether the objective is scaled by one minus the weight."""
