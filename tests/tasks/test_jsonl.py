@@ -39,7 +39,11 @@ def test_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
         ({"prompt": 3, "answer": 1}, "`prompt` must be a text or a list of messages"),
         ({"prompt": "x", "answer": 1, "tag": {}}, '"tag" is not a key of a task; did you mean "tags"'),
         ({"prompt": "x", "anwser": 1}, '"anwser" is not a key of a task; did you mean "answer"'),
-        ({"prompt": "x"}, "the key 'answer' is missing"),
+        ({"prompt": "x"}, 'no data for the reward: add `answer`, another key, or `"private": {}` if'),
+        (
+            {"question": "x", "answer": 1},
+            'the key "prompt" is missing; there are: answer, question; for other names use tasks: {source: file, path',
+        ),
         ({"prompt": "x", "answer": None}, "`answer` has no value"),
         ({"prompt": "x", "answer": 1, "private": 3}, "`private` must be objects"),
         ({"prompt": "x", "answer": 1, "tags": {"kind": {"a": 1}}}, "the tag kind must be a text or a number, got"),
@@ -57,11 +61,13 @@ def test_line_that_is_no_task_reports_why(tmp_path, row, message):
 def test_other_columns_are_kept_for_the_verifier(tmp_path):
     row = {"prompt": "p", "answer": 1, "hint": "h", "private": {"cases": [1]}, "id": "a", "tags": {"level": 2}}
     rest = [{"id": str(k), "prompt": f"other {k}", "rubric": ["r"]} for k in range(3)]
+    rest.append({"id": "b", "prompt": "for a judge", "private": {}})
     source = Jsonl(path=write(tmp_path / "tasks.jsonl", row, *rest), held_out_fraction=0.1)
     tasks_by_id = {task.id: task for task in [*source.held_out(9), *map(source.task, range(9))]}
     assert tasks_by_id["a"].private == {"answer": 1, "hint": "h", "cases": [1]}
     assert tasks_by_id["a"].tags == {"level": "2"}
     assert tasks_by_id["0"].private == {"rubric": ["r"]}
+    assert tasks_by_id["b"].private == {}
 
 
 def test_invalid_lines_can_be_skipped_and_are_counted(tmp_path):

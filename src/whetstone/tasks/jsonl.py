@@ -72,7 +72,8 @@ class Jsonl(ListedTasks):
     """Task source of JSON lines: one `{"prompt": …, "answer": …}` per line.
 
     A line can also have `id` and `tags`. Every other key is for the verifier: it is in `task.private` under its name,
-    like `answer` and the keys of a `private` object.
+    like `answer` and the keys of a `private` object. A line needs one of them; `"private": {}` is for tasks whose
+    reward reads only the episode.
 
     Args:
         path: The file.
@@ -95,6 +96,8 @@ class Jsonl(ListedTasks):
 
 _KNOWN = ("prompt", "answer", "id", "tags", "private")
 """Keys of a line that are not private data of the task by themselves."""
+_COLUMNS = "tasks: {source: file, path: FILE, columns: {prompt: KEY, answer: KEY}}"
+"""Remedy for a file with other keys."""
 
 
 def _parse(row: Mapping[str, Any], number: int) -> Task:
@@ -107,6 +110,9 @@ def _parse(row: Mapping[str, Any], number: int) -> Task:
         near = difflib.get_close_matches(key, [name for name in _KNOWN if name not in row], n=1, cutoff=0.75)
         if near and key not in _KNOWN:
             raise ValueError(f'"{key}" is not a key of a task{did_you_mean(key, near)}; put other keys under `private`')
+    if "prompt" not in row:
+        others = did_you_mean("prompt", [name for name in row if isinstance(name, str)])
+        raise ValueError(f'the key "prompt" is missing{others}; for other names use {_COLUMNS}')
     prompt, tags, private = row["prompt"], row.get("tags", {}), row.get("private", {})
     if not isinstance(prompt, str | list) or not isinstance(tags, dict) or not isinstance(private, dict):
         raise ValueError("`prompt` must be a text or a list of messages, `tags` and `private` must be objects")
@@ -114,9 +120,11 @@ def _parse(row: Mapping[str, Any], number: int) -> Task:
         if isinstance(value, dict | list) or value is None:
             raise ValueError(f"the tag {tag} must be a text or a number, got {json.dumps(value)}")
     known = {**private, **{key: value for key, value in row.items() if key not in ("prompt", "id", "tags", "private")}}
-    if not known:
-        row["answer"]  # raises a KeyError: a task without data for the verifier is useless
-    if all(value is None for value in known.values()):
+    if not known and "private" not in row:  # probably forgotten
+        raise ValueError(
+            'no data for the reward: add `answer`, another key, or `"private": {}` if the reward reads only the episode'
+        )
+    if known and all(value is None for value in known.values()):
         raise ValueError("`answer` has no value")
     opening: Any = prompt
     return Task(str(row.get("id", number)), opening, known, {tag: str(value) for tag, value in tags.items()})

@@ -178,6 +178,7 @@ class _Columns:
             if column not in columns:
                 key = next((k for k in ("prompt", "answer", "id") if getattr(self, k) == column), "")
                 remedy = f"; name it: tasks.{key}=COLUMN" if key else ""
+                remedy += ', or set tasks.answer: "" for tasks without an answer' if key == "answer" else ""
                 raise row.error(f"no column named {column}{did_you_mean(column, columns)}{remedy}")
         prompt: Any = columns[self.prompt]
         if not isinstance(prompt, str | list | tuple):
