@@ -57,9 +57,10 @@ Set a key in a recipe, on the command line by its dotted path (`whetstone train 
 reinforcement.learning_rate=1e-5`), or in Python (`recipe.with_changes({"reinforcement.learning_rate": 1e-5})`).
 An unknown key, a wrong type, a value out of range and a key without effect are errors before the run starts. A
 key of an earlier release works for two minor releases and is then refused with its new name. `whetstone recipes show
-RECIPE` prints the complete recipe and the source of each value; `null` restores the default of a key. In addition to
-these keys, a file can have `extends: RECIPE`, which inherits the keys of another recipe, and `with: [METHOD, …]`,
-which adds methods.
+RECIPE` prints the complete recipe, the source of each value and the options of its components. `null` restores the
+default of a key; a stage or another section whose default is `null` is then disabled. `evaluation: null` is refused,
+because every run evaluates. In addition to these keys, a file can have `extends: RECIPE`, which inherits the keys of
+another recipe, and `with: [METHOD, …]`, which adds methods.
 
 Column *in a run*: the effect of a key that can change when a run continues (`--resume KEY=VALUE`); empty: it cannot
 change. [Continue a run](../guide/continuing.md) describes the effects.

@@ -56,6 +56,13 @@ def test_estimator_named_like_a_method_reports_the_other_keys_of_the_method():
     assert not [each for each in load_plain("advantage=rloo", "with=rloo").notes if "also sets" in each]
 
 
+def test_objective_named_like_a_method_reports_the_other_keys_of_the_method():
+    note = "objective: gspo is the objective of a method that also sets aggregation; use with=gspo"
+    assert note in load_plain("objective=gspo").notes
+    assert not [each for each in load_plain("objective=gspo", "aggregation=sequence_mean").notes if "also sets" in each]
+    assert not [each for each in load_plain("with=gspo").notes if "also sets" in each]
+
+
 def test_minibatches_of_a_method_fit_the_groups_of_a_step():
     # gspo makes 4 updates per step; two groups are at most two
     resolved = load_plain("with=gspo", "reinforcement.tasks_per_step=2")

@@ -6,6 +6,7 @@ from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
     from whetstone.analysis.appendix import write_appendix as write_appendix
+    from whetstone.analysis.component_options import list_default_options as list_default_options
     from whetstone.analysis.comparison import (
         check_contenders as check_contenders,
         compare as compare,

@@ -74,11 +74,33 @@ class ComponentOptions(NamedTuple):
 
 def list_component_options(recipe: Recipe) -> list[ComponentOptions]:
     """List the components of a recipe with the values of all of their options, including defaults."""
-    components = [_complete("tasks", recipe.tasks.source, recipe.tasks.options, SOURCES)]
-    components.append(_complete("environment", recipe.environment.name, recipe.environment.options, ENVIRONMENTS))
+    return [
+        ComponentOptions(key, name, {**_find_defaults(key, name, built_in), **options})
+        for key, name, options, built_in in _components(recipe)
+    ]
+
+
+def list_default_options(recipe: Recipe) -> list[ComponentOptions]:
+    """List the built-in components of a recipe with the options that the recipe does not set, and their defaults.
+
+    Custom components are left out: their code is not imported.
+    """
+    listed = []
+    for key, name, options, built_in in _components(recipe):
+        defaults = _find_defaults(key, name, built_in) if name in built_in else {}
+        unset = {option: value for option, value in defaults.items() if option not in options}
+        if unset:
+            listed.append(ComponentOptions(key, name, unset))
+    return listed
+
+
+def _components(recipe: Recipe) -> Iterator[tuple[str, str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield (recipe key, name, options in the recipe, built-in components of this kind) of each component."""
+    yield "tasks", recipe.tasks.source, recipe.tasks.options, SOURCES
+    yield "environment", recipe.environment.name, recipe.environment.options, ENVIRONMENTS
     for key, built_in in _BUILT_IN.items():
-        components += [_complete(place, part.name, part.options, built_in) for place, part in _parts_at(recipe, key)]
-    return components
+        for place, part in _parts_at(recipe, key):
+            yield place, part.name, part.options, built_in
 
 
 def _parts_at(recipe: Recipe, key: str) -> Iterator[tuple[str, Part]]:
@@ -93,12 +115,11 @@ def _parts_at(recipe: Recipe, key: str) -> Iterator[tuple[str, Part]]:
             yield f"{key}.{index}", part
 
 
-def _complete(key: str, name: str, options: Mapping[str, Any], built_in: Mapping[str, Any]) -> ComponentOptions:
+def _find_defaults(key: str, name: str, built_in: Mapping[str, Any]) -> dict[str, Any]:
     try:
         known = get_component_options(find_part(key, name, built_in))
     except (RecipeError, TypeError, ValueError):  # custom code that is not here, or without a signature
-        known = {}
-    defaults = {
+        return {}
+    return {
         option: parameter.default for option, parameter in known.items() if parameter.default is not parameter.empty
     }
-    return ComponentOptions(key, name, {**defaults, **options})

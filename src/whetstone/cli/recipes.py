@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from whetstone import analysis
 from whetstone.cli.deprecation_notices import print_notices
 from whetstone.errors import RecipeError
 from whetstone.recipe import (
@@ -53,13 +55,37 @@ def recipes_command(context: click.Context, as_json: bool) -> None:
 @click.argument("overrides", nargs=-1, metavar="[with=METHOD,...] [KEY=VALUE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the value and the origin of each key.")
 def show_recipe_command(recipe: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print all keys of RECIPE, with methods and overrides applied, and the origin of each value."""
+    """Print all keys of RECIPE, with methods and overrides applied, and the origin of each value.
+
+    Options that built-in components have in addition follow as comments, with their defaults.
+    """
     resolved = load_recipe(recipe, overrides)
     print_notices(resolved)
+    components = analysis.list_default_options(resolved.recipe)
     if as_json:
-        click.echo(to_json({key: {"value": value, "from": where} for key, value, where in list_key_sources(resolved)}))
-    else:
-        click.echo(with_origins(resolved), nl=False)
+        keys = {key: {"value": value, "from": where} for key, value, where in list_key_sources(resolved)}
+        for component in components:
+            for option, value in component.options.items():
+                keys.setdefault(f"{component.key}.{option}", {"value": _plain(value), "from": "default"})
+        click.echo(to_json(keys))
+        return
+    click.echo(with_origins(resolved), nl=False)
+    if components:
+        click.echo("# options that are not set, and their defaults:")
+    for component in components:
+        options = ", ".join(f"{option}: {_format_option(value)}" for option, value in component.options.items())
+        click.echo(f"# {component.key} ({component.name}): {options}")
+
+
+def _plain(value: Any) -> Any:
+    """Return the default of an option as a value of JSON; text for other types."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _format_option(value: Any) -> str:
+    """Format the default of an option as YAML on one line."""
+    value = _plain(value)
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
 def _method_row(name: str) -> dict[str, Any]:

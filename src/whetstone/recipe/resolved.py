@@ -248,10 +248,15 @@ def find_alias(key: str, keys: Mapping[str, Any]) -> str:
     Returns:
         The alias in the spelling of `ALIASES`.
     """
+    name = _written_name(key, keys)
+    return name if name in ALIASES[key] else ""
+
+
+def _written_name(key: str, keys: Mapping[str, Any]) -> str:
+    """Return the name of the component that is the value of a recipe key, in lower case with underscores."""
     written = keys.get(key)
     name = written.get("name") if isinstance(written, Mapping) else written
-    name = name.lower().replace("-", "_") if isinstance(name, str) else ""
-    return name if name in ALIASES[key] else ""
+    return name.lower().replace("-", "_") if isinstance(name, str) else ""
 
 
 def replace_aliases(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,6 +364,9 @@ def _resolve(
 ) -> Resolved:
     for wrong in (*find_renamed_keys(keys), *find_unknown_nulls(Recipe, keys)):
         raise RecipeError(f"{find_origin(places, wrong.key, name)}  {wrong}")
+    if keys.get("evaluation", ...) is None:
+        problem = "null does not disable evaluations, which every run has; the shortest is evaluation.episodes=1"
+        raise RecipeError(f"{find_origin(places, 'evaluation', name)}  evaluation: {problem}")
     keys = resolve_paths(_without_nulls(keys), None)
     notes = (*notes, *list_deprecated_keys(places), *_partial_methods(keys, laid))
     keys, fitted = _fit_minibatches(replace_aliases(keys), places, laid)
@@ -408,14 +416,17 @@ def _fit_minibatches(keys: Keys, places: Places, laid: LayeredRecipe) -> tuple[K
 
 
 def _partial_methods(keys: Mapping[str, Any], laid: LayeredRecipe) -> Iterator[str]:
-    """Yield a note if the advantage estimator is only one key of a method."""
-    name = find_alias("advantage", keys)
-    method = name.replace("_", "-").replace("++", "-plus-plus")
-    if method not in built_in_methods() or method in (each.name for each in laid.methods):
-        return
-    more = [key for key in read_method(method).keys if key not in ("advantage", "title", "paper") and key not in keys]
-    if more:
-        yield f"advantage: {name} is the estimator of a method that also sets {', '.join(more)}; use with={method}"
+    """Yield a note if the advantage estimator or the objective is only one key of a method."""
+    objective = "" if find_alias("objective", keys) else _written_name("objective", keys)
+    parts = (("advantage", "estimator", find_alias("advantage", keys)), ("objective", "objective", objective))
+    for key, kind, name in parts:
+        method = name.replace("_", "-").replace("++", "-plus-plus")
+        if method not in built_in_methods() or method in (each.name for each in laid.methods):
+            continue
+        own = read_method(method).keys
+        more = [other for other in own if other not in (key, "title", "paper") and other not in keys and own[other]]
+        if more:
+            yield f"{key}: {name} is the {kind} of a method that also sets {', '.join(more)}; use with={method}"
 
 
 def _unsayable(value: Any, dotted: str) -> Iterator[tuple[str, str]]:
