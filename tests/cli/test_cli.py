@@ -10,8 +10,11 @@ from click.testing import CliRunner
 from support.cli import whetstone
 from support.small import SMALL
 from whetstone.cli.main import cli
+from whetstone.cli.plan import describe_cost
 from whetstone.errors import RecipeError
 from whetstone.evaluation.check_result import Check, CheckStatus
+from whetstone.recipe import load_recipe
+from whetstone.training.cost_estimate import RunCost, StageCost, StageRates, TrialResult
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,29 @@ def test_rollout_prints_conversations(trained):
         json.loads(line) for line in whetstone("rollout", "demo", "--expert", "-n", 2, "--json").stdout.splitlines()
     ]
     assert [row["reward"] for row in rows] == [1.0, 1.0]
+
+
+def test_recipe_is_shown_with_the_default_options_of_its_components(tmp_path):
+    (tmp_path / "absent.yaml").write_text("extends: demo\nreward: 'not_here:score'\n")  # shown without an import
+    changes = ["objective={name: gspo, clip_low: 0.1}", "reinforcement.minibatches=2"]
+    printed = whetstone("recipes", "show", "absent.yaml", *changes, cwd=tmp_path)
+    assert printed.returncode == 0, printed.stderr
+    assert "# objective (gspo): clip_high: 0.0004, " in printed.stdout
+    assert "# reward" not in printed.stdout
+    (tmp_path / "again.yaml").write_text(printed.stdout)
+    assert load_recipe(tmp_path / "again.yaml").recipe.objective.options == {"clip_low": 0.1}
+    keys = json.loads(whetstone("recipes", "show", "demo", "objective=gspo", "--json").stdout)
+    assert keys["objective.clip_low"] == {"value": 0.0003, "from": "default"}
+
+
+def test_minutes_of_a_plan_add_up_to_the_total():
+    rates = {"reinforcement": StageRates(seconds_per_update=60.0)}
+    trial = TrialResult(rates, start_seconds=30.0, requests_per_episode=0.0, dollars_per_episode=0.0, seconds=1.0)
+    stages = [StageCost("reinforcement", 2, 8, 0, 0, 0.0, 120.0)]
+    lines = describe_cost(RunCost(stages, (), trial.start_seconds, trial)).splitlines()
+    assert [line.split()[0] + line.split()[-1] for line in lines[1:4]] == ["start0.5", "reinforcement2.0", "total2.5"]
+    without = describe_cost(RunCost([StageCost("reinforcement", 2, 8, 0, 0)], (), None, None))
+    assert "start" not in without
 
 
 def test_worlds_and_methods_are_listed_with_their_components():
