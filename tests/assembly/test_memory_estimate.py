@@ -12,7 +12,13 @@ from support.segments import segment
 from support.small import SMALL
 from whetstone.algorithms import supervised
 from whetstone.assembly import assemble, memory_estimate
-from whetstone.assembly.memory_estimate import ModelSize, check_fits, estimate_memory_shares, estimate_policy_size
+from whetstone.assembly.memory_estimate import (
+    ModelSize,
+    check_fits,
+    count_concurrent_episodes,
+    estimate_memory_shares,
+    estimate_policy_size,
+)
 from whetstone.errors import RecipeError
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import (
@@ -29,6 +35,7 @@ from whetstone.recipe import OptimizerSettings, load_recipe
 from whetstone.training import train
 
 THERE = find_device(DEVICE)
+MORE_STALE = "reinforcement.max_staleness=1"
 DORA = "policy.lora={rank: 16, dora: true}"
 
 
@@ -59,12 +66,12 @@ def test_weights_are_counted_over_all_files(tmp_path):
     ("fraction", "changes", "message"),
     [
         # fraction of free memory: 2 or 4 bytes per parameter fit, 16 bytes and more do not
-        (0.15, [], r"policy\.lora: \{rank: 16\} takes .* GiB, activation_checkpointing: true"),
+        (0.15, [], r"policy\.lora: \{rank: 16\} takes .* GiB, reinforcement\.activation_checkpointing: true"),
         (0.15, ["reinforcement.activation_checkpointing=true"], r"policy\.lora: \{rank: 16\} takes [\d.]+ GiB$"),
         (
             0.3,
             ["policy.lora={rank: 16, dora: true}", "policy.dtype=float32"],
-            r"policy\.dtype: bfloat16 takes .* GiB, activation",
+            r"policy\.dtype: bfloat16 takes .* GiB, reinforcement\.activation",
         ),
         (3.0, ["policy.lora={rank: 16}"], r"a smaller model, or a machine with more memory"),
     ],
@@ -99,6 +106,17 @@ def test_shards_tied_embeddings_and_custom_templates_are_loaded(tmp_path):
     assert loaded.parameters == policy.parameters
     assert loaded.model.get_input_embeddings().weight is loaded.model.get_output_embeddings().weight
     assert loaded.tokenizer.chat_template == policy.tokenizer.chat_template
+
+
+def test_kv_cache_is_bounded_by_the_episodes_that_are_sampled_at_once():
+    def count(*changes):
+        return count_concurrent_episodes(load_recipe("demo", ["reinforcement.tasks_per_step=2", *changes]))
+
+    assert count("evaluation.episodes=5", "rollout.group_size=4") == 8
+    assert count("evaluation.episodes=5", "rollout.group_size=4", "reinforcement.admit_ahead=1", MORE_STALE) == 16
+    assert count("evaluation.episodes=50", "rollout.group_size=4") == 50
+    assert count("evaluation.episodes=5", "rollout.max_in_flight=3") == 3
+    assert count("evaluation.episodes=5", "rollout.strategy=random_branching") == 256
 
 
 def planned(*changes, trains=True):

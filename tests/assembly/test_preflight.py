@@ -9,11 +9,12 @@ import torch
 from support import small
 from support.small import SMALL
 from whetstone.assembly import assemble, preflight_checks, run_preflight_checks
-from whetstone.assembly.preflight_checks import _Probe, build_example_value
+from whetstone.assembly.preflight_checks import _Probe, build_example_value, judge_failures
 from whetstone.chat import Chat
 from whetstone.evaluation.check_result import CheckStatus
 from whetstone.recipe import load_recipe
 from whetstone.tools import CallPolicy
+from whetstone.trajectory import CallRecord
 
 
 def checks(*overrides):
@@ -40,6 +41,16 @@ def test_demo_passes_every_check():
         "sampler and learner",
         "largest step",
     ]
+
+
+def test_failing_tool_is_undecided_only_if_its_arguments_can_cause_every_error():
+    key = [CallRecord("look", "tool_failed", 0.1, error="shop.py:11 (look): KeyError: '1'")] * 2
+    check = judge_failures([*key, CallRecord("add", "ok", 0.1)])
+    assert (check.verdict, check.is_decided) == (CheckStatus.WARN, False)
+    assert "the arguments may be the cause" in check.said
+    bug = CallRecord("look", "tool_failed", 0.1, error="shop.py:12 (look): TypeError: 'NoneType'")
+    assert judge_failures([*key, bug]).verdict is CheckStatus.FAIL
+    assert judge_failures([*key, CallRecord("look", "ok", 0.1)]) is None
 
 
 def test_check_beyond_its_deadline_is_a_note_and_later_checks_are_skipped(monkeypatch):

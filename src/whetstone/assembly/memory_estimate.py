@@ -27,9 +27,11 @@ from transformers import AutoConfig
 from whetstone.assembly.member_recipes import member_recipes
 from whetstone.assembly.model_size import ModelSize
 from whetstone.assembly.placement import auxiliary_devices, policy_device
+from whetstone.assembly.task_components import build_source
 from whetstone.inference import cache_bytes
 from whetstone.policies import BLOCK_SIZE, CPU, free_memory, in_dtype, resolve_model_folder, stored_weights
 from whetstone.recipe import OptimizerSettings, Recipe, ReinforcementSettings, Resolved, TinySettings
+from whetstone.tasks.built_in import SOURCES
 
 _GIB = 2**30
 
@@ -61,6 +63,30 @@ def estimate_policy_size(recipe: Recipe) -> ModelSize | None:
         return _of_tiny(policy.tiny or TinySettings())
     folder = resolve_model_folder(policy.path, revision=policy.revision, trust_remote_code=policy.trust_remote_code)
     return _of_folder(folder, trusted=policy.trust_remote_code)
+
+
+def count_concurrent_episodes(resolved: Resolved) -> int:
+    """Return an upper bound of the number of episodes that a run samples at the same time.
+
+    It is `rollout.max_in_flight`, or less if neither the groups of reinforcement nor the held-out tasks are as many.
+    Held-out tasks are counted for built-in task sources.
+    """
+    recipe = resolved.recipe
+    limit, stage, evaluation = recipe.rollout.max_episodes, recipe.reinforcement, recipe.evaluation
+    has_only_groups = list(recipe.own_stages) in (["reinforcement"], ["supervised", "reinforcement"])
+    is_plain = recipe.rollout.strategy.name == "independent" and evaluation.strategy is None
+    if stage is None or not has_only_groups or not is_plain or stage.sources or recipe.stages or recipe.policies:
+        return limit
+    sampled = (stage.admit_ahead + 1) * stage.tasks_per_step * recipe.rollout.group_size
+    if sampled >= limit:
+        return limit
+    counts = [evaluation.episodes, *(suite.episodes or 0 for suite in evaluation.suites.values())]
+    counts += [evaluation.interval_episodes] if evaluation.interval_steps is not None else []
+    counts += [evaluation.validation_episodes] if stage.keep == "best" else []
+    num_tasks = max(counts)
+    if not evaluation.suites and recipe.tasks.source in SOURCES:  # tasks of a suite can have another source
+        num_tasks = len(build_source(resolved, "tasks", recipe.tasks.options).held_out(num_tasks))
+    return min(limit, max(sampled, num_tasks * evaluation.samples))
 
 
 def estimate_memory_shares(resolved: Resolved, *, trains: bool) -> list[MemoryShare]:
@@ -119,11 +145,11 @@ def _shares(resolved: Resolved, size: ModelSize, *, trains: bool) -> Iterator[Me
         yield from _auxiliary_memory(resolved, stage, size, device)
     if size.layers:
         if recipe.engine.name == "local":
-            rows = size.cache_bytes(recipe.rollout.max_episodes * size.context, dtype)
+            count = count_concurrent_episodes(resolved)
+            rows = size.cache_bytes(count * size.context, dtype)
             room = cache_bytes(device, recipe.engine.options.get("cache_gib"))
             rows = rows if room is None else min(rows, room)
-            what = f"KV cache of {recipe.rollout.max_episodes} episodes"
-            yield MemoryShare(what, rows, device, is_permanent=False)
+            yield MemoryShare(f"KV cache of {count} episodes", rows, device, is_permanent=False)
         if stage is not None:
             tokens = stage.micro_batch_tokens
             yield MemoryShare(
@@ -186,7 +212,8 @@ def check_fits(resolved: Resolved, *, trains: bool) -> None:
             mends.append(f"{mend} takes {changed.get(device, changed.get(CPU, 0)) / _GIB:.3g} GiB")
     stage = largest_stage(resolved.recipe) if trains else None
     if mends and stage is not None and not stage.activation_checkpointing:
-        mends.append("activation_checkpointing: true reduces the temporary memory")
+        name = next(reversed(resolved.recipe.own_stages))
+        mends.append(f"{name}.activation_checkpointing: true reduces the temporary memory")
     wish = ", ".join(mends) if mends else "a smaller model, or a machine with more memory"
     raise resolved.error("policy.path", f"{problem}; {wish}")
 

@@ -47,12 +47,17 @@ from whetstone.recipe.stage_settings import get_data
 from whetstone.reporting.alarms import mismatch_limit
 from whetstone.rollout import ExpertActor, GroupPlan, Independent, make_plans
 from whetstone.tasks import Expert
-from whetstone.tool_calls import compute_tool_statistics, describe_failing_tools
+from whetstone.tool_calls import (
+    ToolStatistics,
+    compute_tool_statistics,
+    describe_failing_tools,
+    may_be_caused_by_arguments,
+)
 from whetstone.tools import CallPolicy, Effect
 from whetstone.tools.side_effects import describe_effects, describe_remedy
 from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Author, CallRecord, Segment, Task, Tokens, TokenSequence, Trajectory
-from whetstone.user_code import describe_exception, remove_place
+from whetstone.user_code import describe_exception
 
 _CHECK_CALLS = CallPolicy(calls_unknown=False)
 _NOTHING: Mapping[str, Effect | None] = {}
@@ -98,7 +103,7 @@ async def run_preflight_checks(
     began = time.perf_counter()
     try:
         plan = await run_in_compute_thread(estimate_memory_shares, resolved, trains=True)
-        for planned in _of_memory(plan):
+        for planned in _of_memory(plan, resolved):
             yield replace(planned, seconds=time.perf_counter() - began)
         await run_in_compute_thread(lambda: check_fits(resolved, trains=True))
         build_trackers(resolved)
@@ -180,7 +185,7 @@ async def run_engine_checks(resolved: Resolved) -> AsyncIterator[Check]:
         yield tried
 
 
-def _of_memory(plan: Sequence[MemoryShare]) -> Iterator[Check]:
+def _of_memory(plan: Sequence[MemoryShare], resolved: Resolved) -> Iterator[Check]:
     """Yield one check per device: the estimated memory of a run compared with the free memory."""
     for device in dict.fromkeys(share.device for share in plan):
         on_device = [share for share in plan if share.device == device and share.bytes]
@@ -196,10 +201,9 @@ def _of_memory(plan: Sequence[MemoryShare]) -> Iterator[Check]:
             if permanent > free:
                 verdict = CheckStatus.FAIL
             elif permanent + passing > free:
-                verdict, mend = (
-                    CheckStatus.WARN,
-                    "reduce rollout.max_in_flight, engine.cache_gib or micro_batch_tokens",
-                )
+                tokens = [f"{stage}.micro_batch_tokens" for stage in list(resolved.recipe.own_stages)[-1:]]
+                keys = ["rollout.max_in_flight", "engine.cache_gib", *tokens]
+                verdict, mend = CheckStatus.WARN, f"reduce {', '.join(keys[:-1])} or {keys[-1]}"
         yield Check(f"memory on {device}", verdict, text, mend)
 
 
@@ -311,7 +315,7 @@ class _Probe:
             return Check("", CheckStatus.WARN, f"the source has no expert, so no correct call is known{summary}")
         collector = self.assembly.build_demonstration_collector()
         self.shown = await collector.sample(GroupPlan(source.task(0), seed=0))
-        failing = describe_tool_failures(self.shown.calls)
+        failing = describe_failing_tools(compute_failing_statistics(self.shown.calls))
         if failing:
             return Check("", CheckStatus.FAIL, f"{'; '.join(failing)} (calls of the expert)")
         if not self.shown.ended.valid or self.shown.ended.cut_short:
@@ -355,9 +359,9 @@ class _Probe:
         for spec in specs:
             actor = ExpertActor(OneCall(spec), self.assembly.chat)
             played = await self.assembly.build_collector(actor).sample(GroupPlan(self.assembly.source.task(0), seed=0))
-            failing = describe_tool_failures(played.calls)
-            if failing and not any(call.outcome in _NO_RESPONSE for call in played.calls):
-                return judge_failures(failing, [call.error for call in played.calls]), 0
+            failing = judge_failures(played.calls)
+            if failing is not None and not any(call.outcome in _NO_RESPONSE for call in played.calls):
+                return failing, 0
             if not played.ended.valid or any(call.outcome in _NO_RESPONSE for call in played.calls):
                 why = played.error or next((str(call.outcome) for call in played.calls), str(played.ended))
                 return Check("", CheckStatus.FAIL, f"a call of {spec.name} with example arguments failed: {why}"), 0
@@ -410,9 +414,9 @@ class _Probe:
         finally:
             await engine.close()
         self.sampled = [trajectory for group in groups for trajectory in group.trajectories]
-        failing = describe_tool_failures([call for t in self.sampled for call in t.calls])
-        if failing:
-            return Check("", CheckStatus.FAIL, "; ".join(failing))
+        failing = judge_failures([call for t in self.sampled for call in t.calls])
+        if failing is not None:
+            return failing
         failed = [t for t in self.sampled if not t.ended.valid]
         if failed:
             text = f"{len(failed)} of {len(self.sampled)} ended by {failed[0].ended}: {failed[0].error}"
@@ -480,7 +484,11 @@ class _Probe:
             # on a CPU an allocation that fails is a plain RuntimeError
             if type(error) is RuntimeError and "memory" not in str(error).lower():
                 raise
-            mend = "lower micro_batch_tokens or logits_memory_mb, or set activation_checkpointing: true or policy.lora"
+            key = next(reversed(self.assembly.resolved.recipe.own_stages), "reinforcement")
+            mend = (
+                f"reduce {key}.micro_batch_tokens or {key}.logits_memory_mb, or set "
+                f"{key}.activation_checkpointing: true or policy.lora"
+            )
             return Check("", CheckStatus.FAIL, "a micro-batch of the longest segments does not fit into memory", mend)
         peak = peak_memory_gib(self.assembly.policy.device)
         text = f"{tokens:,} tokens forward and backward in {seconds:.2f} s, {peak:.2f} GiB at most so far"
@@ -600,31 +608,29 @@ def build_example_value(schema: Mapping[str, Any]) -> Any:
     return {"boolean": False, "null": None}.get(str(kind), "1" * max(1, schema.get("minLength", 1)))
 
 
-_OF_ARGUMENTS = ("IndexError", "KeyError", "LookupError", "ValueError")
-"""Exception types of a tool that example arguments, rather than a bug, can cause."""
-
-
-def judge_failures(lines: Sequence[str], errors: Sequence[str]) -> Check:
-    """Return the check result for a tool whose calls with example arguments all failed.
-
-    Args:
-        lines: One line per failing tool.
-        errors: Error of each call.
+def judge_failures(calls: Sequence[CallRecord]) -> Check | None:
+    """Return the check result for tools of which no call succeeded, with example arguments or those of a policy.
 
     Returns:
-        A warning if the example arguments may have caused every error; otherwise a failure.
+        An undecided warning if the arguments may have caused every error; otherwise a failure. None if no tool failed
+        in all of its calls.
     """
-    if all(remove_place(error).startswith(_OF_ARGUMENTS) for error in errors):
-        mend = "raise ToolError for arguments that the model must correct (from whetstone import ToolError)"
-        message = f"{'; '.join(lines)}; the example arguments may be the cause"
-        return Check("", CheckStatus.WARN, message, mend, is_decided=False)
-    return Check("", CheckStatus.FAIL, "; ".join(lines))
+    failing = compute_failing_statistics(calls)
+    if not failing:
+        return None
+    text = "; ".join(describe_failing_tools(failing))
+    errors = [call.error for call in calls if call.name in failing]
+    if all(map(may_be_caused_by_arguments, errors)):
+        return Check("", CheckStatus.WARN, text, is_decided=False)
+    return Check("", CheckStatus.FAIL, text)
 
 
-def describe_tool_failures(calls: Sequence[CallRecord]) -> list[str]:
-    """Return one line per tool that raised an exception in all of these calls."""
+def compute_failing_statistics(calls: Sequence[CallRecord]) -> dict[str, ToolStatistics]:
+    """Return the statistics of each tool that failed in all of these calls, at least once by an exception."""
     statistics = compute_tool_statistics(calls)
-    return describe_failing_tools({name: tool for name, tool in statistics.items() if tool.failed})
+    return {
+        name: tool for name, tool in statistics.items() if tool.failed and tool.failed + tool.rejected == tool.calls
+    }
 
 
 _SECONDS = 5.0
