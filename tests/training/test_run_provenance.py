@@ -106,6 +106,15 @@ def test_a_run_stores_versions_machine_and_digests(finished):
     assert mode_of(finished / "run" / "environment.json") == 0o600
 
 
+def test_all_keys_that_use_a_file_are_recorded(tmp_path, monkeypatch):
+    project(tmp_path / "shop", environment={"tools": ["shop_tool:pocket_calculator"]}, reward="shop_all:paid")
+    (tmp_path / "shop" / "shop_all.py").write_text(f"import shop_tool\n{REWARD}")
+    monkeypatch.chdir(tmp_path / "shop")
+    keys = {Path(path).name: each["key"] for path, each in digest_custom_code(load_recipe("shop.yaml")).items()}
+    assert keys["shop_tool.py"] == "environment.tools.0, reward.name"
+    assert keys["shop_all.py"] == keys["shop_deeper.py"] == "reward.name"
+
+
 @pytest.mark.parametrize("name", ["shop_reward.py", "shop_deeper.py", "shop_tool.py", "shop_credit.py"])
 def test_edited_code_is_refused_in_one_line_and_accepted_on_request(shop, name):
     (shop / name).write_text(FILES[name] + "\n# edited\n")

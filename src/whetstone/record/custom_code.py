@@ -39,21 +39,28 @@ def find_custom_code(resolved: Resolved) -> dict[Path, str]:
     """Find the custom Python files of a recipe.
 
     Returns:
-        File → recipe key that names the file, or names a file that imports it.
+        File → recipe keys that name the file, or name a file that imports it, separated by commas.
     """
-    keys: dict[Path, str] = {}
+    keys: dict[Path, list[str]] = {}
+    imports: dict[tuple[Path, Path], list[tuple[Path, Path]]] = {}
     for key, file, root in _named_files(resolved.recipe.model_dump(mode="json")):
-        waiting = [(file, root)]
+        waiting, seen = [(file, root)], set[Path]()
         while waiting and len(keys) < _MAX_FILES:
             path, folder = waiting.pop(0)
-            if path not in keys:
-                keys[path] = key
-                waiting += _imported_files(path, folder)
-    return keys
+            if path in seen:
+                continue
+            seen.add(path)
+            named = keys.setdefault(path, [])
+            if key not in named:
+                named.append(key)
+            if (path, folder) not in imports:
+                imports[path, folder] = list(_imported_files(path, folder))
+            waiting += imports[path, folder]
+    return {path: ", ".join(named) for path, named in keys.items()}
 
 
 def digest_custom_code(resolved: Resolved) -> dict[str, dict[str, str]]:
-    """Hash the custom Python files of a recipe: by path, the recipe key (`key`) and the SHA-256 (`sha256`)."""
+    """Hash the custom Python files of a recipe: by path, the recipe keys (`key`) and the SHA-256 (`sha256`)."""
     return {
         str(path): {"key": key, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         for path, key in find_custom_code(resolved).items()
