@@ -113,6 +113,7 @@ def test_a_started_run_that_is_killed_resumes_to_the_same_weights(source, tmp_pa
     ("start", "message"),
     [
         ("SOURCE@7", "has no checkpoint of step 7; existing steps: 1, 2, 3"),
+        ("SOURCE/checkpoints/step-000007", "no checkpoint step-000007; existing checkpoints: step-000001, step-0"),
         ("/nowhere", "has no checkpoint; it is not a run with checkpoints"),
         (
             "{path: SOURCE, what: all}",

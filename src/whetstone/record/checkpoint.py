@@ -331,8 +331,11 @@ def read_position(path: Path) -> Position:
     """Read the progress of the run that is stored in a checkpoint.
 
     Raises:
-        RunDirectoryError: `trainer/position.json` is missing or damaged.
+        RunDirectoryError: The checkpoint does not exist, or its `trainer/position.json` is missing or damaged.
     """
+    run = run_of_checkpoint(path)
+    if run is not None and not path.is_dir():
+        find_checkpoint(run, path.name)  # raises the error that lists the existing checkpoints
     try:
         return Position(**json.loads((path / "trainer" / "position.json").read_text()))
     except (OSError, ValueError, TypeError) as error:

@@ -7,10 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from whetstone.errors import RunDirectoryError
 from whetstone.inference import MEMBERS, MemberState
 from whetstone.policies import Policy
 from whetstone.recipe import Resolved
-from whetstone.record.checkpoint import checkpoint_path, checkpoints_in, latest_checkpoint, load_checkpoint
+from whetstone.record.checkpoint import (
+    checkpoint_path,
+    checkpoints_in,
+    find_checkpoint,
+    latest_checkpoint,
+    load_checkpoint,
+    run_of_checkpoint,
+)
 from whetstone.record.run_directory import run_recipe
 
 
@@ -30,6 +38,12 @@ def resolve_start(resolved: Resolved) -> Resolved:
     if start.step is not None and folder.name == checkpoint_path(folder, start.step).name:
         return resolved  # the recipe of a run, which has its checkpoint as its policy
     checkpoint: Path | None = folder
+    run = run_of_checkpoint(folder)
+    if run is not None and not folder.is_dir():
+        try:
+            find_checkpoint(run, folder.name)
+        except RunDirectoryError as error:
+            raise resolved.error("start_from", str(error)) from None
     if not (folder / "trainer").is_dir():
         chain = [path for path in stage_folders(folder) if checkpoints_in(path)]
         folder = chain[-1] if chain else folder
