@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from whetstone.errors import NoScoredEpisodesError
 from whetstone.trajectory import EndReason, Trajectory
@@ -18,6 +18,13 @@ FIRST_EPISODES = 32
 """Number of failures at the start, without a success, after which sampling stops."""
 _DIFFERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 _LONGEST = 200
+_LIMITS = {
+    EndReason.CONTEXT_FULL: "use a model with a longer context (policy.tiny.context_length), or shorten the prompts",
+    EndReason.MAX_TURNS: "increase environment.max_turns (or supervised.max_turns, if it is set)",
+    EndReason.MAX_TOKENS: "increase rollout.max_new_tokens",
+    EndReason.TIMEOUT: "increase environment.timeout_seconds",
+}
+"""Remedy for a limit that ends most episodes."""
 _REWARDED = re.compile(r"with reward 0\.\d")
 """Pattern of a cause that contains a reward between 0 and 1."""
 
@@ -124,4 +131,13 @@ class StartupFailureMonitor:
             message = f"none of the first {len(self._failed)} {self.what} {self.worked}: {causes}"
             if any(_REWARDED.search(cause) for cause in self._failed):
                 message += "; a reward below 1 is not a success: return Score(value, success=True)"
+            message += _suggest_limit(self._failed)
             raise NoScoredEpisodesError(message)
+
+
+def _suggest_limit(causes: Sequence[str]) -> str:
+    """Format the remedy as the end of a message if a limit ended most of the failed episodes; empty otherwise."""
+    for reason, remedy in _LIMITS.items():
+        if 2 * sum(cause.startswith(f"ended by {reason}") for cause in causes) > len(causes):
+            return f"; {remedy}"
+    return ""

@@ -325,3 +325,7 @@ def test_run_ends_only_if_the_first_episodes_have_no_success():
         seen(*["broken"] * FIRST_EPISODES, None)
     with pytest.raises(NoScoredEpisodesError, match=r"none of the first 2 episodes could be scored: a \(1\), b \(1\)"):
         seen("a", "b")
+    with pytest.raises(NoScoredEpisodesError, match=r"ended by context_full \(2\), b \(1\); use a model with a longer"):
+        seen("ended by context_full", "ended by context_full", "b")
+    with pytest.raises(NoScoredEpisodesError, match=r"a \(1\), ended by max_turns \(1\)$"):
+        seen("a", "ended by max_turns")
