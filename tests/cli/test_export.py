@@ -274,7 +274,7 @@ def test_a_checkpoint_is_exported_by_name_and_by_folder_with_the_format_of_its_r
     assert "no checkpoint step-99; existing checkpoints: step-00000" in refused.stderr
 
 
-@pytest.mark.parametrize("command", [["evaluate"], ["export", "-o", "there"], ["serve", "--port", "0"]])
+@pytest.mark.parametrize("command", [["evaluate"], ["export", "--output-dir", "there"], ["serve", "--port", "0"]])
 def test_a_checkpoint_folder_that_is_gone_is_answered_with_those_that_exist(trained, command):
     refused = whetstone(command[0], trained / "checkpoints" / "step-000099", *command[1:], cwd=trained)
     assert refused.returncode == 2
