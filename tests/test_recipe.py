@@ -79,6 +79,8 @@ def test_a_mistake_in_the_file_is_named_by_line(tmp_path, text, message):
         ("loss_terms=[kl]", 'no loss term named "kl"; did you mean "reference_kl"?'),
         ("loss_terms=[{name: entropy, wieght: 0.1}]", 'loss_terms.0.wieght: no such option; did you mean "weight"?'),
         ("environment.tools=['shop:functools.partial(price, table=1)']", "is a call; assign its result to a variable"),
+        ("environment.max_calls_per_second=5", "a mapping is expected, got 5; write {NAME: 5}"),
+        ("environment.max_calls_per_second=fast", "a mapping is expected, got 'fast'; write {NAME: VALUE}"),
         ("reward=nowhere:reward", "No module named 'nowhere'"),
         ("reward=whetstone.rewards:exact_numbr", 'did you mean "exact_number"?'),
         ("chat.format=hermess", 'did you mean "hermes"?'),

@@ -289,9 +289,9 @@ def validate_options(
     for key in options:
         if key not in known:
             new = next((names[key] for names in COMPONENT_OPTIONS.values() if names.get(key) in known), None)
-            raise OptionError(
-                key, f"renamed to {new}" if new else f"no such option{did_you_mean(key, {*known, *keys_beside})}"
-            )
+            name = getattr(unwrap_partial(part), "__name__", "the component")
+            near = did_you_mean(key, {*known, *keys_beside}) or f"; {name} has no options"
+            raise OptionError(key, f"renamed to {new}" if new else f"no such option{near}")
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in options and key not in (fixed or {}):
             raise OptionError(key, "is required")
@@ -355,6 +355,9 @@ def format_validation_error(problem: Mapping[str, Any]) -> str:
     message = _PLAINLY.get(problem["type"], f"{problem['msg'][0].lower()}{problem['msg'][1:]}")
     written = mask_secrets(repr(problem["input"]))
     near = _nearest_value(problem) if problem["type"] == "literal_error" else ""
+    if problem["type"] in ("dict_type", "mapping_type"):
+        value = problem["input"]
+        near = f"; write {{NAME: {value}}}" if type(value) in (int, float) else "; write {NAME: VALUE}"
     return f"{message}, got {written if len(written) <= 60 else f'{written[:57]}…'}{near}"
 
 

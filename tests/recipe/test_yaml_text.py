@@ -51,6 +51,22 @@ def test_excessive_override_is_refused_in_one_line(text):
     assert len(str(raised.value)) < 400
 
 
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("policy.lora={rank:", "got '{rank:'; quote the whole argument in the shell: 'policy.lora={rank: …}'"),
+        ("environment.tools=[{name:", "quote the whole argument in the shell: 'environment.tools=[{name: …]'"),
+        ("title=@shop", """got '@shop'; quote a text with special characters: 'title="TEXT"'"""),
+    ],
+)
+def test_override_that_the_shell_divided_is_to_be_quoted(override, remedy):
+    with pytest.raises(RecipeError) as raised:
+        load_recipe("demo", [override, "4}"])
+    key = override.partition("=")[0]
+    assert str(raised.value).startswith(f"{key}: the value is not YAML, ")
+    assert str(raised.value).endswith(remedy)
+
+
 def test_ordinary_aliases_are_read():
     assert yaml_document("a: &a {x: 1}\nb: [*a , *a ]\nc: {<<: *a , y: 2}", "here", plain=True) == {
         "a": {"x": 1},

@@ -124,6 +124,15 @@ def test_invalid_options_are_refused(terms, message):
         make_reward({"name": "composed", "terms": terms}, REWARDS)
 
 
+def test_weight_outside_of_a_term_is_refused_with_its_place():
+    """`reward.right_price.weight=2` of a recipe sets a mapping as an option of the reward."""
+    for options in ({"right": {"weight": 2}}, {"weight": 2}):
+        with pytest.raises(RecipeError) as refused:
+            make_reward({"name": "support.small:parity", **options}, REWARDS)
+        assert ": no such option; parity has no options; a weight is a key of a term: " in str(refused.value)
+        assert '{name: composed, terms: {NAME: {name: "support.small:parity", weight: …}}}' in str(refused.value)
+
+
 def test_columns_are_those_of_the_terms():
     reward = make_reward({"name": "composed", "terms": {"good": "matched_calls", "few": "few_calls"}}, REWARDS)
     assert {"good", "few", "process_rewards", "matched"} <= provided_columns(reward)

@@ -32,8 +32,9 @@ def read_judge(text: str) -> Judge:
     Raises:
         RecipeError: If the text is not YAML, or names no judge.
     """
+    named = yaml_value(text, f"--judge={text}")
     try:
-        return whetstone.rewards.make_judge(yaml_value(text, f"--judge={text}"))
+        return whetstone.rewards.make_judge(named)
     except (RecipeError, ValueError) as error:
         raise RecipeError(f"--judge: {error}") from None
 

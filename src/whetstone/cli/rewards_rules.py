@@ -190,5 +190,5 @@ def _check_output(output: Path | None) -> None:
 def _write_layer(output: Path | None, judge: str, rules: Sequence[str]) -> None:
     """Write a recipe layer with the reward `rules`; JSON is valid YAML."""
     if output is not None:
-        reward = {"name": "rules", "judge": yaml_value(judge, judge), "rules": list(rules)}
+        reward = {"name": "rules", "judge": yaml_value(judge, f"--judge={judge}"), "rules": list(rules)}
         output.write_text(f"reward: {to_json(reward)}\n", encoding="utf-8")

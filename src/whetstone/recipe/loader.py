@@ -260,7 +260,7 @@ def yaml_value(text: str, override: str) -> Any:
 
     Args:
         text: Value as YAML.
-        override: Whole override, for the error message.
+        override: Whole override `KEY=VALUE`, for the error message.
 
     Raises:
         RecipeError: If the text is not YAML.
@@ -268,7 +268,24 @@ def yaml_value(text: str, override: str) -> Any:
     try:
         return _plain(yaml_document(text, override, plain=True))
     except RecipeError:
-        raise RecipeError(f"{shorten_value(override)[1:-1]}: the value is not YAML") from None
+        key = shorten_value(override.partition("=")[0])[1:-1]
+        message = f"{key}: the value is not YAML, got {shorten_value(text)}"
+        raise RecipeError(f"{message}; {_suggest_quotes(key, text)}") from None
+
+
+def _suggest_quotes(key: str, text: str) -> str:
+    """Format the remedy for an override whose value is not YAML.
+
+    A shell divides an argument without quotes at spaces, so that brackets are not closed.
+
+    >>> _suggest_quotes("policy.lora", "{rank:")
+    "quote the whole argument in the shell: 'policy.lora={rank: …}'"
+    """
+    ends = {"{": "}", "[": "]"}
+    is_divided = any(text.count(start) > text.count(end) for start, end in ends.items())
+    if is_divided and text[0] in ends:
+        return f"quote the whole argument in the shell: '{key}={shorten_value(text)[1:-1]} …{ends[text[0]]}'"
+    return f"""quote a text with special characters: '{key}="TEXT"'"""
 
 
 def merge_keys(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,7 +341,10 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[Keys, Places]:
     for override in overrides:
         dotted, equals, text = override.partition("=")
         if not equals or not dotted:
-            raise RecipeError(f"{override}: an override has the form key=value, such as reinforcement.steps=30")
+            raise RecipeError(
+                f"{override}: an override has the form key=value, such as reinforcement.steps=30; quote the whole "
+                "argument in the shell if its value has spaces"
+            )
         changes[dotted] = yaml_value(text, override)
     masked, _ = mask_literals(changes)
     return changes, {dotted: f"command line ({dotted}={shorten_value(value)})" for dotted, value in masked.items()}

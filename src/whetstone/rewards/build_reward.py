@@ -91,7 +91,15 @@ def _build(kind: str, named: Any, known: _Known) -> Any:
         make = _maker(hints.get(key), known)
         if make is not None:
             built[key] = _with_key(key, make, options.pop(key))
-    arguments = validate_options(part, options, built)
+    try:
+        arguments = validate_options(part, options, built)
+    except OptionError as error:
+        value = options.get(error.key)
+        has_weight = error.key == "weight" or (isinstance(value, Mapping) and "weight" in value)
+        if kind != "reward" or not has_weight:
+            raise
+        remedy = f'a weight is a key of a term: {{name: composed, terms: {{NAME: {{name: "{name}", weight: …}}}}}}'
+        raise OptionError(error.key, f"{error.message}; {remedy}") from None
     if inspect.isclass(part):
         component = _with_scores(part, name) if kind == "reward" and ":" in name else part
         return instantiate_component(kind, name, component, arguments, optional=optional)
