@@ -203,6 +203,11 @@ def test_check_reads_the_tasks_of_the_recipe(tmp_path):
     assert (done.returncode, "q.csv, row 3  1 fields" in done.stderr) == (2, True)
     report = check(path, "supervised=null", tasks[:-1] + ", on_bad_row: skip}", code=2)
     assert (report["kind"], report["rows"], report["learned"], len(report["wrong"])) == ("tasks", 4, 3, 1)
+    skipping = f"{tasks[:-1]}, on_bad_row: skip}}"
+    done = whetstone("data", "check", path, "demo", *PLAIN, "supervised=null", skipping, cwd=tmp_path)
+    assert done.stdout.splitlines()[0].endswith("q.csv: 4 tasks, 3 are valid")
+    assert " tokens " not in done.stdout  # a task has none before an episode starts
+    assert done.stderr.strip().endswith("1 rows are invalid, 3 of 4 are valid")
 
 
 @pytest.mark.slow

@@ -128,9 +128,8 @@ def check_data_command(
         skipped = f"; {copied[1]} rows cannot be read and are not in it" if copied[1] else ""
         click.echo(f"{output}: redacted copy with {copied[0]} rows{skipped}", err=as_json)
     if report.wrong or not report.learned:
-        raise DataError(
-            f"{file}: {len(report.wrong)} rows are invalid, {report.learned} of {report.rows} can be trained"
-        )
+        use = "are valid" if is_tasks else "can be trained"
+        raise DataError(f"{file}: {len(report.wrong)} rows are invalid, {report.learned} of {report.rows} {use}")
 
 
 def _settings_for(resolved: Resolved, file: Path) -> tuple[str, DataSettings]:
@@ -179,11 +178,13 @@ def _check_tasks(file: Path, assembly: whetstone.assembly.RunComponents) -> Data
 def _print_report(report: DataReport, file: Path) -> None:
     plain = report.to_json()
     lengths = plain["lengths"]
-    click.secho(f"{file}: {report.rows} {report.kind}, {report.learned} can be trained", bold=True)
-    click.echo(
-        f"  {lengths['median']:.0f} tokens (median), {lengths['most']:,} at most, {lengths['tokens']:,} in total; "
-        f"{report.trained:,} are trained"
-    )
+    use = "are valid" if report.kind == "tasks" else "can be trained"
+    click.secho(f"{file}: {report.rows} {report.kind}, {report.learned} {use}", bold=True)
+    if report.kind != "tasks":  # the environment turns a task into tokens, when an episode starts
+        click.echo(
+            f"  {lengths['median']:.0f} tokens (median), {lengths['most']:,} at most, {lengths['tokens']:,} in total; "
+            f"{report.trained:,} are trained"
+        )
     for line in report.usage.describe(file):
         click.echo(f"  {line}")
     for problem in report.limits.find_problems(str(file)) if report.limits is not None else ():
