@@ -3,10 +3,11 @@
 import pytest
 
 from support.small import SMALL
-from whetstone.assembly import assemble
+from whetstone.assembly import as_reinforcement, assemble
 from whetstone.errors import RecipeError
 from whetstone.policies import save_policy
 from whetstone.recipe import load_recipe
+from whetstone.training.single_run import report_low_rates
 
 
 @pytest.mark.parametrize(
@@ -46,14 +47,29 @@ def test_rate_too_low_for_a_small_policy_is_reported(tmp_path):
     begun = ["ablations=null", "supervised=null", "policy.tiny=null", f"policy.path={tmp_path}"]
 
     def rate_notes(*more):
-        lines = []
-        assemble(load_recipe("demo", [*begun, *more]), say=lines.append).check()
-        return [line for line in lines if "hardly changes" in line]
+        lines, resolved = [], load_recipe("demo", [*begun, *more])
+        report_low_rates(assemble(as_reinforcement(resolved)), resolved, lines.append)
+        return lines
 
     assert rate_notes() == []  # the recipe's own rate
     (line,) = rate_notes("reinforcement={steps: 2}", "reinforcement.learning_rate=1e-6")
     assert line.startswith("reinforcement.learning_rate: 1e-06 suits pretrained models")
     assert f"this one has {small.parameters:,}" in line
+    assert line.endswith("set a higher one, such as reinforcement.learning_rate=1e-3")
+    distilled = ["advantage=null", "objective=null", "reinforcement=null", "distillation={learning_rate: 1e-6}"]
+    (line,) = rate_notes(*distilled, f"teacher.path={tmp_path}")  # the components are built from a reinforcement stage
+    assert line.startswith("distillation.learning_rate: 1e-06 suits")
+
+
+def test_answer_length_beyond_the_context_is_reported():
+    def length_notes(length):
+        lines = []
+        assert assemble(load_recipe("demo", [*SMALL, f"rollout.max_new_tokens={length}"]), say=lines.append).policy
+        return [line for line in lines if line.startswith("rollout.max_new_tokens")]
+
+    assert length_notes(255) == []
+    (line,) = length_notes(256)
+    assert line.startswith("rollout.max_new_tokens: 256 never fits into the context of 256 tokens")
 
 
 @pytest.mark.parametrize("cut", ["top_k=5", "top_p=0.9", "min_p=0.1"])

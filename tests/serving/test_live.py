@@ -7,6 +7,8 @@ import pytest
 
 from support.live_serving import LiveServed, corrected, live_recipe
 from support.slow import mostly_slow
+from whetstone.assembly import assemble
+from whetstone.policies import save_policy
 from whetstone.serving import Key, Keys
 from whetstone.serving.api_keys import hash_key
 from whetstone.serving.online.turns import TurnStore
@@ -30,6 +32,15 @@ def test_feedback_on_a_response_is_scored_trained_and_served(tmp_path):
             assert (status, reply["learned_turns"], reply["steps"]) == (200, 2, 1)
 
     asyncio.run(run())
+
+
+def test_low_learning_rate_is_reported_with_the_key_of_live_learning(tmp_path):
+    save_policy(assemble(live_recipe()).policy, tmp_path / "policy")
+    policy = f"policy.path={tmp_path / 'policy'}"
+    served = LiveServed(tmp_path / "run", live_recipe("policy.tiny=null", "live.learning_rate=1e-6", policy=policy))
+    asyncio.run(served.engine.close())
+    (line,) = [line for line in served.lines if "learning_rate" in line]
+    assert line.startswith("live.learning_rate: 1e-06 suits pretrained models")
 
 
 def converse(folder, *episodes, overrides=(), then=None):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -96,11 +96,30 @@ def build_policy(
         say(f"policy.dtype: bfloat16 is slow here; faster: {describe_fast_dtype(policy.device)}")
     for key in list_ineffective_keys(resolved, device):
         say(f"{key} has no effect: it is computed on the CPU")
-    for kind, stage in recipe.own_stages.items() if recipe.policy.path is not None else ():
-        if kind != "sampling" and policy.parameters < _SMALL and 0 < stage.learning_rate < _HARDLY:
-            line = f"{kind}.learning_rate: {stage.learning_rate:g} suits pretrained models of millions of parameters"
-            say(f"{line}; this one has {policy.parameters:,} and hardly changes with it")
+    longest = recipe.rollout.max_new_tokens
+    if longest >= policy.context_length:  # a context has at least one token before the answer
+        say(
+            f"rollout.max_new_tokens: {longest:,} never fits into the context of {policy.context_length:,} tokens, "
+            "which ends each answer earlier; set a smaller value, or use a policy with a longer context"
+        )
     return policy, format
+
+
+def describe_low_rates(policy: Policy, rates: Mapping[str, float]) -> list[str]:
+    """Return a warning for each learning rate that is too low for a small pretrained policy.
+
+    Args:
+        policy: Policy that is loaded from a folder.
+        rates: Learning rate by the section of the recipe that trains the policy with it, such as `reinforcement`.
+    """
+    if policy.parameters >= _SMALL:
+        return []
+    return [
+        f"{section}.learning_rate: {rate:g} suits pretrained models of millions of parameters; this one has "
+        f"{policy.parameters:,} and hardly changes with it; set a higher one, such as {section}.learning_rate=1e-3"
+        for section, rate in rates.items()
+        if 0 < rate < _HARDLY
+    ]
 
 
 def build_chat(resolved: Resolved, policy: Policy, format: ToolCallFormat) -> Chat:

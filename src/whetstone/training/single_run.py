@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.assembly.assembly import RunComponents, assemble
+from whetstone.assembly.build_policy import describe_low_rates
 from whetstone.assembly.evaluation_overlap import find_overlap
 from whetstone.assembly.members import build_stage_learner
 from whetstone.assembly.stage_datasets import (
@@ -170,6 +171,7 @@ class SingleRun:
                 lambda: assemble(self.learning, self._restored(), self._members, say=self.progress.say).check()
             )
             check_ablations(self.assembly, self.resolved)
+            report_low_rates(self.assembly, self.resolved, self.progress.say)
             if not self.position.done:
                 report_precision(self.assembly, self.resolved, self.progress.say)
             method, self.position = restore_component_state(
@@ -622,6 +624,15 @@ def report_precision(assembly: RunComponents, resolved: Resolved, log: Callable[
     if chosen:
         device = assembly.policy.device
         log(f"optimizer: {', '.join(sorted(chosen))} (faster here: {describe_fast_dtype(device)})")
+
+
+def report_low_rates(assembly: RunComponents, resolved: Resolved, log: Callable[[str], None]) -> None:
+    """Report the learning rates of stages that are too low for a small pretrained policy."""
+    if assembly.resolved.recipe.policy.path is not None:
+        stages = resolved.recipe.own_stages.items()
+        rates = {kind: stage.learning_rate for kind, stage in stages if kind != "sampling"}
+        for line in describe_low_rates(assembly.policy, rates):
+            log(line)
 
 
 def resume_remedy(run_dir: Path) -> str:

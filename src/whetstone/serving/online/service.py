@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from whetstone.assembly import assemble
+from whetstone.assembly.build_policy import describe_low_rates
 from whetstone.assembly.instantiate import build_function
 from whetstone.chat.api.requests import RefusedError
 from whetstone.data.redacting import Redacting
@@ -35,7 +36,7 @@ from whetstone.serving.generate import CompletionService
 from whetstone.serving.human_in_the_loop import PeopleQueue, people_routes
 from whetstone.serving.online.online_learner import OnlineLearner
 from whetstone.serving.online.scorers import SCORERS
-from whetstone.serving.online.weights import convert_live_recipe, live_settings
+from whetstone.serving.online.weights import STAGE, convert_live_recipe, live_settings
 
 
 class LiveService:
@@ -64,6 +65,10 @@ class LiveService:
         settings = live_settings(resolved)
         scorer = build_function(resolved, "live.scorer", settings.scorer, SCORERS, kind="scorer")
         self.assembly = assemble(convert_live_recipe(resolved), say=say).check()
+        recipe = self.assembly.resolved.recipe
+        if recipe.policy.path is not None and recipe.reinforcement is not None:
+            for line in describe_low_rates(self.assembly.policy, {STAGE: recipe.reinforcement.learning_rate}):
+                say(line)
         self.engine = self.assembly.build_engine(heard=say)
         redact = find_redactor(settings.redact) if settings.redact is not None else None
         redacting = Redacting(self.assembly.chat, redact) if redact is not None else None
