@@ -105,6 +105,11 @@ KINDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("engine", ENGINES),
     ("trackers", TRACKERS),
 )
+USUAL: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
+    "tasks": ("tasks.source", SOURCES, ("jsonl", "file", "parquet")),
+    "environment": ("environment.name", ENVIRONMENTS, ("tools",)),
+}
+"""Section with options → (heading of its components, built-in components, those whose options get dotted keys)."""
 _UNITS = (
     (r"seconds$", "seconds"),
     (r"_fraction$|^share$|^held_out$|^(success|max_drop|fraction|error_rate|stale_rate)$", "fraction"),
@@ -128,6 +133,7 @@ def keys_page() -> str:
         model = _section(field.annotation)
         if model is not None:
             parts += [f"## `{name}`\n\n", *_describe_section(model), _table(model, name, sections=True)]
+            parts += _usual_options(name) if name in USUAL else ()
     parts.append(OPTIONS)
     for title, built_in in KINDS:
         shared = {option: doc for part in built_in.values() for option, doc in _describe_options(_inner(part)).items()}
@@ -168,6 +174,22 @@ def _table(model: type[BaseModel], above: str, *, sections: bool) -> str:
             f"| {_cell(doc)} |\n"
         )
     return "".join(lines) + "\n"
+
+
+def _usual_options(section: str) -> Iterator[str]:
+    """Yield the table of the options of the usual components of a section, by their dotted keys."""
+    title, built_in, names = USUAL[section]
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        for option, rest in _describe_rows(built_in[name], {}):
+            rows.setdefault((option, rest), []).append(name)
+    listed = ", ".join(f"`{name}`" for name in names)
+    link = f"[`{title}`](#{title.replace('.', '')})"
+    yield f"Options of {listed}, as `{section}.OPTION`; {link} lists those of all components.\n\n"
+    yield "| key | of | type | default | description |\n| --- | --- | --- | --- | --- |\n"
+    for (option, rest), of in sorted(rows.items()):
+        yield f"| `{section}.{option}` | {', '.join(f'`{name}`' for name in of)} | {rest} |\n"
+    yield "\n"
 
 
 def _effect(dotted: str) -> str:
@@ -267,6 +289,18 @@ def _type(annotation: Any) -> str:
 
 
 def _options(name: str, part: Callable[..., Any], others: Mapping[str, str]) -> Iterator[str]:
+    """Yield a row for each option of a component."""
+    for option, rest in _describe_rows(part, others):
+        yield f"| `{name}` | `{option}` | {rest} |\n"
+
+
+def _describe_rows(part: Callable[..., Any], others: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield (option, cells with its type, default and description) of a component.
+
+    Args:
+        part: Component.
+        others: Descriptions of options of other components, for options that the component does not describe.
+    """
     inner = _inner(part)
     hints = get_type_hints(inner.__init__ if inspect.isclass(inner) else inner, include_extras=True)
     documented = {**others, **_describe_options(inner)}
@@ -275,7 +309,7 @@ def _options(name: str, part: Callable[..., Any], others: Mapping[str, str]) -> 
             continue
         default = "needed" if parameter.default is parameter.empty else f"`{_format_value(_plain(parameter.default))}`"
         kind = _type(hints.get(option, Any))
-        yield f"| `{name}` | `{option}` | {kind} | {default} | {_cell(documented.get(option, ''))} |\n"
+        yield option, f"{kind} | {default} | {_cell(documented.get(option, ''))}"
 
 
 def _inner(part: Callable[..., Any]) -> Callable[..., Any]:
