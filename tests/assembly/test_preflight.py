@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,6 +79,20 @@ def test_large_policy_is_tested_on_few_tokens_and_its_largest_step_is_extrapolat
     assert " and at most " in results["largest step"].said
 
 
+def test_start_up_of_the_first_update_is_not_extrapolated(monkeypatch):
+    clock, sizes = [0.0], []
+
+    def step(segments, loss):
+        sizes.append(sum(map(len, segments)))
+        clock[0] += sizes[-1] / 1000 + (0.9 if len(sizes) == 1 else 0.0)
+
+    monkeypatch.setattr(preflight_checks, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    learner, policy = SimpleNamespace(step=step), SimpleNamespace(tokenizer=range(9), context_length=256)
+    # 32, 128 and 512 tokens take 0.672 s; 2,048 tokens would exceed the time budget of 2 s
+    assert preflight_checks._measure_largest_step(learner, policy, 4096) == (pytest.approx(0.512), 512)
+    assert sizes == [32, 32, 128, 512]
+
+
 def test_tool_unused_by_the_expert_is_called_once_with_example_arguments():
     results = checks("environment.tools=[pocket_calculator, support.small:noted]")
     assert small.NOTED == [{"text": "1", "count": 1, "tags": []}]
@@ -88,6 +104,14 @@ def test_expert_that_writes_more_than_the_policy_may_sample_is_a_warning():
     assert check.verdict is CheckStatus.WARN
     assert check.said.startswith("the expert: 1 of 1 demonstrations have an answer that the policy cannot produce")
     assert check.mend.startswith("set rollout.max_new_tokens=")
+
+
+def test_answer_length_that_no_prompt_leaves_is_a_warning():
+    probe = _Probe(assemble(load_recipe("demo", [*SMALL, "rollout.max_new_tokens=255"])))
+    check = asyncio.run(probe.prompts())
+    assert check.verdict is CheckStatus.WARN
+    assert check.said.endswith(": none leaves the 255 tokens of rollout.max_new_tokens for an answer")
+    assert check.mend.startswith("reduce rollout.max_new_tokens; or use a model with a longer context")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +184,17 @@ def test_tool_that_raises_fails():
     )
 
 
+def test_server_that_does_not_start_is_the_only_finding(tmp_path):
+    pytest.importorskip("mcp", reason="the SDK of MCP: pip install -e '.[mcp]'")
+    (tmp_path / "server.py").write_text("import package_that_is_missing\n")
+    server = f"{{name: mcp, command: [{sys.executable}, {tmp_path / 'server.py'}]}}"
+    results = checks("supervised=null", f"environment.tools=[pocket_calculator, {server}]")
+    assert [name for name, check in results.items() if check.verdict is CheckStatus.FAIL] == ["tools"]
+    assert "ended before it answered" in results["tools"].said
+    assert results["template"].said == 'not tried, because "tools" failed'
+    assert results["largest step"].verdict is CheckStatus.PASS
+
+
 def test_equal_rewards_without_a_warm_up_are_a_note():
     without = [change for change in SMALL if not change.startswith("supervised")]
 
@@ -203,10 +238,10 @@ def test_template_that_rewrites_history_is_a_note():
     "error", [torch.OutOfMemoryError("x"), RuntimeError("not enough memory: you tried to allocate")]
 )
 def test_largest_step_beyond_memory_fails_with_a_remedy(monkeypatch, error):
-    def too_large(self):
+    def too_large(*measured):
         raise error
 
-    monkeypatch.setattr(_Probe, "_largest_step", too_large)
+    monkeypatch.setattr(preflight_checks, "_measure_largest_step", too_large)
     results = checks()["largest step"]
     assert results.verdict is CheckStatus.FAIL
     assert "activation_checkpointing" in results.mend

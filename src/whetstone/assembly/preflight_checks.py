@@ -41,7 +41,7 @@ from whetstone.inference import check_engine, describe_forward, uses_merged_weig
 from whetstone.learning.flops import peak_memory_gib
 from whetstone.learning.forward_passes import LocalPasses
 from whetstone.learning.model_trainer import ModelTrainer
-from whetstone.policies import CPU, free_memory, without_adapters
+from whetstone.policies import CPU, Policy, free_memory, without_adapters
 from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings
 from whetstone.recipe.stage_settings import get_data
 from whetstone.reporting.alarms import mismatch_limit
@@ -129,6 +129,9 @@ async def run_preflight_checks(
     if refused:
         remedy = describe_remedy(refused, for_check=True)
         yield Check("side effects", CheckStatus.WARN, f"not called: {describe_effects(refused)}", remedy)
+    unlisted = await _try_to_list_tools(assembly)
+    if unlisted is not None:
+        yield unlisted
     probe = _Probe(assembly, plan, refused)
     checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
         ("template", probe.template),
@@ -146,6 +149,9 @@ async def run_preflight_checks(
         if name in refused and check_name in _PLAYS:
             yield Check(check_name, CheckStatus.WARN, f"not tried: the environment {name} is not played")
             continue
+        if unlisted is not None and check_name != "largest step":
+            yield Check(check_name, CheckStatus.WARN, f'not tried, because "{unlisted.name}" failed')
+            continue
         if late:
             reason = f'not tried, because "{late}" is not finished'
             yield Check(check_name, CheckStatus.WARN, reason, is_finished=False)
@@ -162,6 +168,20 @@ async def run_preflight_checks(
             except Exception as error:  # a plug-in may raise any exception
                 result = Check(check_name, CheckStatus.FAIL, describe_exception(error).splitlines()[0])
         yield replace(result, name=check_name, seconds=time.perf_counter() - began)
+
+
+async def _try_to_list_tools(assembly: RunComponents) -> Check | None:
+    """List the tools of the environment, which starts MCP servers; return a failure, or None.
+
+    Without the list, every check that renders a prompt or plays an episode would fail for the same reason.
+    """
+    began = time.perf_counter()
+    try:
+        await run_in_compute_thread(lambda: assembly.offered_tools)
+    except Exception as error:  # a plug-in may raise any exception
+        seconds = time.perf_counter() - began
+        return Check("tools", CheckStatus.FAIL, describe_exception(error).splitlines()[0], seconds=seconds)
+    return None
 
 
 def _describe_sampling(assembly: RunComponents) -> tuple[bool, str]:
@@ -296,13 +316,17 @@ class _Probe:
                 break
         beyond = sum(length >= most for length in lengths)
         text = f"{median(lengths):.0f} tokens (median of {len(lengths)}), {max(lengths)} at most, of {most}"
-        if not beyond:
-            return Check("", CheckStatus.PASS, text)
         mend = "use a model with a longer context (policy.tiny.context_length), or shorter prompts"
         if beyond == len(lengths):
             return Check("", CheckStatus.FAIL, f"{text}: none leaves tokens for an answer", mend)
-        text = f"{text}: {beyond} of {len(lengths)} leave no tokens for an answer and are skipped"
-        return Check("", CheckStatus.WARN, text, mend)
+        if beyond:
+            text = f"{text}: {beyond} of {len(lengths)} leave no tokens for an answer and are skipped"
+            return Check("", CheckStatus.WARN, text, mend)
+        longest = self.recipe.rollout.max_new_tokens
+        if min(lengths) + longest > most:
+            text = f"{text}: none leaves the {longest:,} tokens of rollout.max_new_tokens for an answer"
+            return Check("", CheckStatus.WARN, text, f"reduce rollout.max_new_tokens; or {mend}")
+        return Check("", CheckStatus.PASS, text)
 
     async def tools(self) -> Check:
         """Play the expert's episode of one task, and call all other tools with example arguments."""
@@ -479,7 +503,9 @@ class _Probe:
         length = self.assembly.policy.context_length
         largest = max(1, settings.micro_batch_tokens // length) * length
         try:
-            seconds, tokens = await run_in_compute_thread(self._largest_step)
+            seconds, tokens = await run_in_compute_thread(
+                lambda: _measure_largest_step(self._learner(), self.assembly.policy, largest)
+            )
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             # on a CPU an allocation that fails is a plain RuntimeError
             if type(error) is RuntimeError and "memory" not in str(error).lower():
@@ -503,23 +529,6 @@ class _Probe:
             )
         return Check("", CheckStatus.PASS, text)
 
-    def _largest_step(self) -> tuple[float, int]:
-        """Return (seconds, tokens) of the largest update that was measured."""
-        policy, settings = self.assembly.policy, self._settings()
-        numbers, known = random.Random(0), len(policy.tokenizer)
-        length = policy.context_length
-        largest = max(1, settings.micro_batch_tokens // length) * length
-        learner, tokens, began = self._learner(), min(_FIRST_STEP, largest), time.perf_counter()
-        while True:
-            each = min(length, tokens)
-            drawn = [[numbers.randrange(known) for _ in range(each)] for _ in range(tokens // each)]
-            started = time.perf_counter()
-            learner.step([_longest(each, ids) for ids in drawn], lambda outputs, _: supervised(outputs.logprobs))
-            seconds = time.perf_counter() - started
-            if tokens == largest or started + seconds * (1 + _STEP_GROWTH) - began > _STEP_SECONDS:
-                return seconds, tokens
-            tokens = min(_STEP_GROWTH * tokens, largest)
-
     def _learner(self) -> ModelTrainer:
         """Return the learner that several checks share. It must be called in the compute thread."""
         if self._trainer is None:
@@ -531,6 +540,38 @@ class _Probe:
         settings = next(reversed(self.recipe.own_stages.values()), None)
         assert settings is not None  # a recipe without a stage is refused
         return settings
+
+
+def _measure_largest_step(learner: ModelTrainer, policy: Policy, largest: int) -> tuple[float, int]:
+    """Return (seconds, tokens) of the largest update that is measured within the time budget.
+
+    The first update includes start-up costs, such as allocations. It counts only if no other one fits into the budget.
+
+    Args:
+        learner: Learner whose updates are measured.
+        policy: Policy of the learner.
+        largest: Number of tokens of the largest update.
+    """
+    numbers, known, length = random.Random(0), len(policy.tokenizer), policy.context_length
+
+    def measure(tokens: int) -> float:
+        each = min(length, tokens)
+        drawn = [[numbers.randrange(known) for _ in range(each)] for _ in range(tokens // each)]
+        started = time.perf_counter()
+        learner.step([_longest(each, ids) for ids in drawn], lambda outputs, _: supervised(outputs.logprobs))
+        return time.perf_counter() - started
+
+    tokens = min(_FIRST_STEP, largest)
+    seconds = measure(tokens)
+    if seconds > _STEP_SECONDS:
+        return seconds, tokens
+    began = time.perf_counter()
+    while True:
+        seconds = measure(tokens)
+        spent = time.perf_counter() - began
+        if tokens == largest or spent + seconds * _STEP_GROWTH > _STEP_SECONDS:
+            return seconds, tokens
+        tokens = min(_STEP_GROWTH * tokens, largest)
 
 
 class _DryPasses(LocalPasses):

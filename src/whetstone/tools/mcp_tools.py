@@ -30,6 +30,8 @@ from whetstone.tools.toolset import Toolset
 from whetstone.trajectory import Task
 
 _MAX_ATTEMPTS = 2
+_reported: set[str] = set()
+"""Keys of servers of which an attempt to start failed in this process; its standard error was shown."""
 
 
 class Mcp:
@@ -126,6 +128,7 @@ class Mcp:
             return await self._choose_connection(pool)
         except InfrastructureError as error:
             failures.append(str(error))
+            _reported.add(self._key)
             raise
 
     async def _choose_connection(self, pool: Connections) -> list[Any]:
@@ -153,6 +156,7 @@ class Mcp:
             raise kind(f"{self._label()}: {error}") from None
         pool.answered.add(self._key)
         pool.failures.pop(self._key, None)
+        _reported.discard(self._key)
         return listed
 
     async def close(self) -> None:
@@ -178,10 +182,8 @@ class Mcp:
         if self.url is not None:
             return HttpTransport(self.url)
         assert self.command is not None
-        # the standard error of the first attempt is shown, that of the second is part of the error
-        return ProcessTransport(
-            self.command, self.environment, is_quiet=bool(get_connections().failures.get(self._key))
-        )
+        # the standard error of the first failed attempt is shown, that of later ones is part of the error
+        return ProcessTransport(self.command, self.environment, is_quiet=self._key in _reported)
 
     def _label(self) -> str:
         typed = " ".join(shlex.join(self.command or ()).split())
