@@ -353,11 +353,10 @@ def format_validation_error(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     message = _PLAINLY.get(problem["type"], f"{problem['msg'][0].lower()}{problem['msg'][1:]}")
+    if problem["type"] in ("dict_type", "mapping_type"):
+        message += f", such as {{NAME: {problem['input'] if type(problem['input']) in (int, float) else 'VALUE'}}}"
     written = mask_secrets(repr(problem["input"]))
     near = _nearest_value(problem) if problem["type"] == "literal_error" else ""
-    if problem["type"] in ("dict_type", "mapping_type"):
-        value = problem["input"]
-        near = f"; write {{NAME: {value}}}" if type(value) in (int, float) else "; write {NAME: VALUE}"
     return f"{message}, got {written if len(written) <= 60 else f'{written[:57]}…'}{near}"
 
 
