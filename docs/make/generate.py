@@ -50,6 +50,7 @@ from whetstone.algorithms import (
     shaping,
 )
 from whetstone.learning.columns import COLUMN_BUILDERS
+from whetstone.recipe.resolved import ALIASES
 from whetstone.rollout.action_masks import ACTION_MASKS
 from whetstone.rollout.budget_allocation import ALLOCATIONS
 from whetstone.rollout.context_rewrites import REWRITES
@@ -330,7 +331,8 @@ def methods_page() -> str:
     ]
     for title, about, functions in sections:
         parts.append(f"## {title}\n\n{about}\n\n")
-        parts += [_entry(name, function) for name, function in sorted(functions.items())]
+        key = about.partition(":")[0].strip("`")
+        parts += [_entry(name, function, _list_aliases(key, name)) for name, function in sorted(functions.items())]
     parts.append(OTHER_FUNCTIONS)
     named = {id(function) for _, _, functions in sections for function in functions.values()}
     for module in (advantages, importance_sampling, advantage_transforms, objectives, schedules, shaping):
@@ -353,12 +355,22 @@ def _overview() -> str:
     return "".join(rows)
 
 
-def _entry(name: str, function: Callable[..., Any]) -> str:
+def _list_aliases(key: str, name: str) -> str:
+    """Return the line with the other names of a component, each with the options that it implies; empty without any."""
+    others = []
+    for alias, meant in ALIASES.get(key, {}).items():
+        options = ", ".join(f"{option}: {str(value).lower()}" for option, value in meant.items() if option != "name")
+        if meant["name"] == name:
+            others.append(f"`{alias}`" + (f" (`{options}`)" if options else ""))
+    return f"*Also named* {', '.join(others)}.\n\n" if others else ""
+
+
+def _entry(name: str, function: Callable[..., Any], aliases: str) -> str:
     text = inspect.getdoc(function) or ""
     documented = parse(text)
     body, _, source = text.partition("\nSource:")
     body = body.partition("\nArgs:")[0].partition("\nRaises:")[0].rstrip()
-    lines = [f"### `{name}`\n\n", _as_markdown(body), "\n"]
+    lines = [f"### `{name}`\n\n", aliases, _as_markdown(body), "\n"]
     columns = [f"`{column}`" for column in column_names(function)]
     gives = f"; returns one number per {annotated_level(function)}" if function in ADVANTAGES.values() else ""
     if function in CREDIT_FILTERS.values():

@@ -8,12 +8,14 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from docstring_parser import parse
 
-from whetstone.chat import FORMATS
+from whetstone.chat import FORMATS, Message, ToolCall, ToolSpec
+from whetstone.chat.protocol import ToolCallFormat
 from whetstone.sandbox import Ending, Isolation, Limits
 from whetstone.tools import TOOLS
 from whetstone.tools.protocol import LIFETIME
@@ -155,6 +157,16 @@ Limits of one session (`limits:`):
 | --- | --- | --- |
 """
 
+_FORMATS = """## Tool-call formats
+
+`chat: {format: …}`. A custom format is one class (`chat/protocol.py`). Each section ends with a call of the tool `search`
+with the argument `query`, as the format writes it; the [results of each format](tool-call-formats.md) are on their page.
+
+"""
+_TOOL = ToolSpec("search", "", {"type": "object", "properties": {"query": {"type": "string"}}})
+_CALL = ToolCall("search", '{"query": "Oslo"}')
+"""Call that each tool-call format writes on the page."""
+
 
 def tools_page() -> str:
     """Return the whole page."""
@@ -172,11 +184,23 @@ def tools_page() -> str:
     tools: dict[str, Any] = TOOLS
     for name, part in sorted(tools.items()):
         lines.append(_class(name, part) if inspect.isclass(part) else _function(name, part))
-    lines.append("## Tool-call formats\n\n`chat: {format: …}`. A custom format is one class (`chat/protocol.py`).\n\n")
-    for name, form in sorted(FORMATS.items()):
-        module = inspect.getdoc(inspect.getmodule(form)) or ""
-        lines.append(f"### `{name}`\n\n{inspect.getdoc(form)}\n\n{_first_paragraphs(module)}\n\n")
+    lines.append(_FORMATS)
+    lines += [_format(name, make) for name, make in sorted(FORMATS.items())]
     return "".join(lines).rstrip() + "\n"
+
+
+def _format(name: str, make: Callable[[], ToolCallFormat]) -> str:
+    """Return the section of a tool-call format: its description and a call, as the format writes it.
+
+    A format of a family is a class with options, so its object has the description, not the function that makes it.
+    """
+    form = make()
+    text = inspect.getdoc(type(form)) or ""
+    source = re.search(r"\nSources?:.*", text, re.DOTALL)
+    module = "" if isinstance(make, partial) else _first_paragraphs(inspect.getdoc(inspect.getmodule(make)) or "")
+    written = form.write(Message("assistant", (), (_CALL,)), (_TOOL,)).strip("\n")
+    parts = [_body(text), module, f"````text\n{written}\n````", source[0].strip() if source else ""]
+    return "\n\n".join([f"### `{name}`", *filter(None, parts)]) + "\n\n"
 
 
 def _function(name: str, function: Callable[..., Any]) -> str:
