@@ -159,8 +159,9 @@ Limits of one session (`limits:`):
 
 _FORMATS = """## Tool-call formats
 
-`chat: {format: …}`. A custom format is one class (`chat/protocol.py`). Each section ends with a call of the tool `search`
-with the argument `query`, as the format writes it; the [results of each format](tool-call-formats.md) are on their page.
+`chat: {format: …}`. A custom format is one class (`chat/protocol.py`). Each section ends with a call of the tool
+`search` with the argument `query`, as the format writes it. [Tool-call formats](tool-call-formats.md) has the
+measurements of each format.
 
 """
 _TOOL = ToolSpec("search", "", {"type": "object", "properties": {"query": {"type": "string"}}})

@@ -93,6 +93,51 @@ def test_trl_config_gives_the_same_recipe_from_yaml_json_and_python(tmp_path):
     assert one.recipe["advantage.scale"] is False
 
 
+def test_every_number_of_optimizer_steps_is_converted_with_its_reason(tmp_path):
+    keys = {**TRL, "max_steps": 200, "save_steps": 100, "eval_steps": 0.05}
+    result = read("trl", tmp_path, "a.json", json.dumps(keys))
+    settings = load_recipe(result.to_nested_keys()).recipe
+    # num_iterations 2: 200 / 2, 100 / 2, 5 % of 200 are 10 / 2
+    assert (settings.reinforcement.steps, settings.reinforcement.checkpoint_interval_steps) == (100, 50)
+    assert settings.evaluation.interval_steps == 5
+    line = next(line for line in result.format_entries("translated") if line.startswith("save_steps"))
+    assert line.endswith("checkpoint_interval_steps: 50: 100 optimizer steps, 2 per step of a recipe")
+    without = translate_config("trl", {"save_steps": 0.5})
+    assert "save_steps" in keys_with(without, "missing")
+
+
+def test_batch_of_a_device_is_multiplied_by_the_processes_of_the_command(tmp_path):
+    script = "accelerate launch --num_processes 8 train.py --per_device_train_batch_size 4 --num_generations 8{}\n"
+    result = read("trl", tmp_path, "a.sh", script.format(""))
+    assert result.recipe["reinforcement.tasks_per_step"] == 4  # 4 x 8 / 8
+    assert "num_processes: 8: with per_device_train_batch_size" in result.format_entries("translated")
+    # generation_batch_size counts the episodes of all processes: 64 / 8, in 64 / (4 x 8) updates
+    result = read("trl", tmp_path, "a.sh", script.format(" --generation_batch_size 64"))
+    assert result.recipe["reinforcement.tasks_per_step"] == 8
+    assert result.recipe["reinforcement.minibatches"] == 2
+    (line,) = translate_config("trl", {"per_device_train_batch_size": 8}).format_entries("translated")
+    assert "8 episodes / 8 per task on one process; with several, multiply tasks_per_step" in line
+
+
+@pytest.mark.parametrize(
+    ("files", "status", "text"),
+    [
+        ('"shop.jsonl"', "translated", '→ tasks.source: "jsonl", tasks.path: "shop.jsonl"'),
+        ('["shop.jsonl"]', "translated", '→ tasks.source: "jsonl", tasks.path: "shop.jsonl"'),
+        ('{"train": "shop.jsonl", "test": "b.jsonl"}', "translated", 'tasks.path: "shop.jsonl"'),
+        ('"shop.csv"', "missing", "tasks: {source: file, path: shop.csv, columns: {"),
+        ('"https://example.org/shop.jsonl"', "missing", "save it with"),
+        ("files", "missing", "save it with"),
+    ],
+)
+def test_local_file_of_a_trl_script_becomes_the_task_source(tmp_path, files, status, text):
+    script = SCRIPT.replace('"openai/gsm8k", "main"', f'"json", data_files={files}')
+    result = read("trl", tmp_path, "train.py", script)
+    (line,) = [line for line in result.format_entries(status) if line.startswith("train_dataset")]
+    assert text in line
+    load_recipe(result.to_nested_keys())
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"), [("low_var_kl", "k3"), ("k3", "k3"), ("mse", "k2"), ("low_var_kl+", "k3_as_k2")]
 )
@@ -110,7 +155,8 @@ def test_kl_without_counterpart_is_reported(tmp_path):
 def test_moving_reference_is_translated_if_it_is_enabled(tmp_path):
     moving = read("trl", tmp_path, "a.json", json.dumps({**TRL, "sync_ref_model": True, "ref_model_sync_steps": 64}))
     settings = load_recipe(moving.to_nested_keys()).recipe.reinforcement
-    assert (settings.reference_sync_steps, settings.reference_mixup_alpha) == (64, 0.6)
+    # 64 optimizer steps, 2 per step of a recipe
+    assert (settings.reference_sync_steps, settings.reference_mixup_alpha) == (32, 0.6)
     still = read("trl", tmp_path, "b.json", json.dumps({**TRL, "sync_ref_model": False, "ref_model_sync_steps": 64}))
     assert "reinforcement.reference_sync_steps" not in still.recipe
     assert keys_with(still, "no effect") == ["output_dir", "ref_model_sync_steps"]
@@ -181,7 +227,29 @@ def test_yaml_of_verl_becomes_a_recipe(tmp_path):
     assert (recipe.scale.backend, recipe.scale.tensor_parallel, recipe.scale.engine_replicas) == ("local-ray", 2, 4)
     assert [tracker.name for tracker in recipe.trackers] == ["wandb"]
     assert keys_with(result, "missing") == ["trainer.total_epochs"]
+    translated = result.format_entries("translated")
+    assert 'data.val_files: "test.parquet" → tasks.held_out: "test.parquet"' in translated
+    assert "algorithm.lam: 0.95: with algorithm.adv_estimator" in translated
     assert {"actor_rollout_ref.actor.entropy_coeff", "critic.enable"} <= set(keys_with(result, "off"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "status", "note"),
+    [
+        # the key that is read with another one has the status of that key
+        ({"data.train_files": "a.parquet", "data.prompt_key": "q"}, "data.prompt_key", "translated", "with data.train"),
+        ({"data.train_files": ["a", "b"], "data.prompt_key": "q"}, "data.prompt_key", "missing", "data.train_files"),
+        ({"data.train_files": ["a", "b"], "data.val_files": "c"}, "data.val_files", "missing", "join the files"),
+        ({"data.train_files": "a.parquet", "data.val_files": "c.jsonl"}, "data.val_files", "missing", "the format of"),
+        ({"algorithm.gamma": 0.9, "algorithm.adv_estimator": "grpo"}, "algorithm.gamma", "no effect", "no critic"),
+        # values that a recipe has without a key
+        ({"actor_rollout_ref.rollout.tensor_model_parallel_size": 1},
+         "actor_rollout_ref.rollout.tensor_model_parallel_size", "no effect", "a recipe does the same"),
+    ],
+)  # fmt: skip
+def test_status_of_a_key_of_verl_is_that_of_its_translation(keys, key, status, note):
+    (entry,) = [entry for entry in translate_config("verl", keys).entries if entry.key == key]
+    assert (entry.status, note in entry.note) == (status, True)
 
 
 def test_command_line_of_verl_in_a_shell_script_becomes_a_recipe(tmp_path):

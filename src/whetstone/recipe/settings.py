@@ -330,7 +330,7 @@ class EvaluationSettings(Settings):
     """Strategy that selects one answer from several attempts, such as `best_of`, `majority_vote`, `tree_search`; null:
     every attempt is scored."""
     interval_steps: int | None = Field(None, ge=1)
-    """Number of updates between evaluations during reinforcement; null: only before and after stages."""
+    """Number of steps between evaluations during reinforcement; null: only before and after stages."""
     interval_episodes: int = Field(100, ge=1)
     """Number of held-out tasks of the evaluations at `interval_steps`."""
     validation_episodes: int = Field(200, ge=1)

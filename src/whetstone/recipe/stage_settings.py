@@ -453,7 +453,7 @@ class ReinforcementSettings(OptimizerSettings):
     first_attempt_kl: float = Field(0.0, ge=0)
     """Additional KL coefficient on tokens up to the first answer, in addition to `reference_kl` (SCoRe, stage one)."""
     reference_sync_steps: int | None = Field(None, ge=1)
-    """Number of updates between two updates of the reference model by the policy; null: the reference is constant."""
+    """Number of steps between two updates of the reference model by the policy; null: the reference is constant."""
     reference_mixup_alpha: float = Field(1.0, gt=0, le=1)
     """Fraction α of the policy in an update of the reference: π_ref ← α π + (1 − α) π_ref, per weight."""
     admit_ahead: int = Field(0, ge=0)

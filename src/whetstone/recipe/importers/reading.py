@@ -20,6 +20,8 @@ from whetstone.recipe.yaml_text import yaml_document
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}]*))?\}|(\w+))")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.S)
 _OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.S)
+_AFTER_VALUES = re.compile(r"--[A-Za-z]|-m$|[;&|]|\S+\.py$")
+"""Word after the values of an option: another option, the program of a launcher, or an operator of the shell."""
 _CONFIG = re.compile(r"(GRPO|RLOO|PPO|OnlineDPO)?Config$")
 _TRAINER = re.compile(r"(GRPO|RLOO|PPO|OnlineDPO)Trainer$")
 _WHOLE = ("model_init_kwargs", "chat_template_kwargs")
@@ -176,7 +178,8 @@ class _Script:
             if ast.unparse(call.func).endswith(wanted) and call.args:
                 result = self.value(call.args[0])
                 if isinstance(result, str) and not isinstance(result, Computed):
-                    return result
+                    files = [self.value(word.value) for word in call.keywords if word.arg == "data_files"]
+                    return {"path": result, "data_files": files[0]} if is_data and files else result
         if is_model and isinstance(followed, ast.Name | ast.Attribute):
             return Computed(text)
         return Computed(text)
@@ -232,7 +235,7 @@ def _options(words: list[str]) -> Iterator[tuple[str, Any]]:
         elif re.fullmatch(r"--[A-Za-z]\w*(=.*)?", word, re.S):
             name, equals, value = word[2:].partition("=")
             values = [value] if equals else []
-            while not equals and place < len(words) and not re.match(r"--[A-Za-z]|[;&|]", words[place]):
+            while not equals and place < len(words) and not _AFTER_VALUES.match(words[place]):
                 values.append(words[place].rstrip(","))
                 place += 1
             yield name, True if not values else _parse(values[0]) if len(values) == 1 else [*map(_parse, values)]

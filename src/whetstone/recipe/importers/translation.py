@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from whetstone.plugins import OptionError
-from whetstone.recipe.importers.translation_rules import Computed, Keys, Library, Missing, NoEffect
+from whetstone.recipe.importers.translation_rules import (
+    Computed,
+    Converted,
+    Keys,
+    Library,
+    Missing,
+    NoEffect,
+    TranslatedWith,
+)
 from whetstone.recipe.importers.trl import TRL
 from whetstone.recipe.importers.verl import VERL
 from whetstone.recipe.settings import Recipe
@@ -46,7 +54,7 @@ class KeyTranslation:
     recipe: dict[str, Any] = field(default_factory=dict)
     """Recipe keys that replace the key: dotted key → value."""
     note: str = ""
-    """Reason or remedy if the key has no counterpart; may be empty."""
+    """Reason or remedy if the key has no counterpart, or the conversion of its value; may be empty."""
 
     def __str__(self) -> str:
         value = str(self.value) if isinstance(self.value, Computed) else json.dumps(self.value, default=str)
@@ -138,11 +146,14 @@ def _entry(library: Library, key: str, value: Any, keys: Keys) -> KeyTranslation
             return KeyTranslation(key, value, "no effect", note=result)
         if isinstance(result, Missing):
             return KeyTranslation(key, value, "off" if library.is_off(key, value) else "missing", note=result)
+        if isinstance(result, TranslatedWith):
+            return _entry_of_pair(library, key, value, str(result), keys)
         if result:
-            return KeyTranslation(key, value, "translated", result)
+            note = result.note if isinstance(result, Converted) else ""
+            return KeyTranslation(key, value, "translated", dict(result), note)
         if library.is_off(key, value):
             return KeyTranslation(key, value, "off")
-        return KeyTranslation(key, value, "no effect", note=_combine(key, library))
+        return KeyTranslation(key, value, "no effect", note="a recipe does the same without a key")
     if library.is_ignored(key):
         return KeyTranslation(key, value, "no effect")
     if library.is_off(key, value):
@@ -152,9 +163,13 @@ def _entry(library: Library, key: str, value: Any, keys: Keys) -> KeyTranslation
     return KeyTranslation(key, value, "missing", note=advice or "no counterpart")
 
 
-def _combine(key: str, library: Library) -> str:
-    targets = library.target_keys(key)
-    return f"the other keys set {', '.join(targets)}" if targets else "read together with the other keys"
+def _entry_of_pair(library: Library, key: str, value: Any, other: str, keys: Keys) -> KeyTranslation:
+    """Report a key that is translated by the rule of another key, unless the other key has no counterpart."""
+    if other in keys and isinstance(library.apply(other, keys[other], keys), Missing):
+        return KeyTranslation(key, value, "missing", note=f"read with {other}, which is missing")
+    if other in keys and library.is_off(other, keys[other]):
+        return KeyTranslation(key, value, "no effect", note=f"read with {other}, which is off")
+    return KeyTranslation(key, value, "off" if library.is_off(key, value) else "translated", note=f"with {other}")
 
 
 def _resolve(keys: Keys) -> dict[str, Any]:

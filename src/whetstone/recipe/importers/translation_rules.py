@@ -13,18 +13,37 @@ Keys = Mapping[str, Any]
 
 
 class Missing(str):
-    """Reason why a key has no counterpart, and the remedy."""
+    """Reason why a key has no counterpart, and the remedy; if it is empty, it is the advice of the library."""
 
 
 class NoEffect(str):
     """Reason why a key does not change the trained policy."""
 
 
+class TranslatedWith(str):
+    """Other key whose rule reads this key, too."""
+
+
+class Converted(dict[str, Any]):
+    """Recipe keys with a value in another unit, and how the value is converted.
+
+    Args:
+        keys: Keys of a recipe.
+        note: The conversion, such as `200 optimizer steps, 2 per step`; can be empty.
+    """
+
+    def __init__(self, keys: Mapping[str, Any], note: str) -> None:
+        super().__init__(keys)
+        self.note = note
+
+
 class Computed(str):
     """Source text of a value that is known only when the file is executed."""
 
 
-Rule = str | Callable[[Any, Keys], dict[str, Any] | Missing | NoEffect]
+Result = dict[str, Any] | Missing | NoEffect | TranslatedWith
+"""Keys of a recipe, or the reason why a key sets none."""
+Rule = str | Callable[[Any, Keys], Result]
 """Key of a recipe with the same value; or a function of (value, all keys) that returns keys of a recipe."""
 _OFF = (None, False, 0, -1, "", "none", "null", "no", "disabled")
 """Values that disable an option; `0` also equals `0.0`."""
@@ -64,7 +83,7 @@ class Library:
         }
         return {key: value for key, value in values.items() if value is not None}
 
-    def apply(self, key: str, value: Any, keys: Keys) -> dict[str, Any] | Missing | NoEffect:
+    def apply(self, key: str, value: Any, keys: Keys) -> Result:
         """Translate one key with its rule.
 
         Args:
@@ -78,12 +97,18 @@ class Library:
         rule = self.rules[key]
         if isinstance(value, Computed):
             path = rule if isinstance(rule, str) else ", ".join(self.target_keys(key))
-            return Missing(f"the value is computed when the script runs; set {path or 'its counterpart'}")
+            remedy = f"set {path}" if path else self.advice.get(key, "set its counterpart")
+            return Missing(f"the value is computed when the script runs; {remedy}")
         try:
             result = {rule: value} if isinstance(rule, str) else rule(value, keys)
         except (TypeError, ValueError, KeyError, ZeroDivisionError):
             return Missing("the value cannot be read; set its counterpart yourself")
-        return result if isinstance(result, str) else {path: each for path, each in result.items() if each is not None}
+        if isinstance(result, Missing):
+            return result or Missing(self.advice.get(key, "no counterpart"))
+        if isinstance(result, str):
+            return result
+        kept = {path: each for path, each in result.items() if each is not None}
+        return Converted(kept, result.note) if isinstance(result, Converted) else kept
 
     def target_keys(self, key: str) -> tuple[str, ...]:
         """Return the recipe keys that a key sets for a usual value."""
@@ -136,7 +161,9 @@ def with_key(other: str) -> Rule:
     Args:
         other: Key whose rule reads this key.
     """
-    return lambda value, keys: {} if other in keys else NoEffect(f"read with {other}, which is not set")
+    return lambda value, keys: (
+        TranslatedWith(other) if other in keys else NoEffect(f"read with {other}, which is not set")
+    )
 
 
 def keep_positive(path: str) -> Rule:

@@ -9,9 +9,12 @@ import math
 from typing import Any
 
 from whetstone.recipe.importers.translation_rules import (
+    Computed,
+    Converted,
     Keys,
     Missing,
     NoEffect,
+    TranslatedWith,
     keep_positive,
     load_library,
     map_trackers,
@@ -22,43 +25,69 @@ from whetstone.recipe.importers.translation_rules import (
 _REFERENCE = "reinforcement.reference_kl"
 
 
+def _processes(keys: Keys) -> int:
+    """Return the number of processes, one per device, of the command line; 1 if it is unknown."""
+    count = keys.get("num_processes")
+    return count if isinstance(count, int) and count > 0 else 1
+
+
 def _samples(keys: Keys) -> int:
-    """Return the number of episodes that one device generates per generation phase."""
+    """Return the number of episodes that all processes generate per generation phase."""
     if keys.get("generation_batch_size"):
         return int(keys["generation_batch_size"])
     steps = keys.get("steps_per_generation") or keys.get("gradient_accumulation_steps") or 1
-    return int(keys.get("per_device_train_batch_size", 8)) * int(steps)
+    return int(keys.get("per_device_train_batch_size", 8)) * int(steps) * _processes(keys)
 
 
 def _minibatches(keys: Keys) -> int:
     """Return the number of optimizer steps per pass over the episodes of a generation phase."""
     accumulated = int(keys.get("gradient_accumulation_steps") or 1)
-    batch = int(keys.get("per_device_train_batch_size", 8))
+    batch = int(keys.get("per_device_train_batch_size", 8)) * _processes(keys)
     steps = keys.get("steps_per_generation")
     if keys.get("generation_batch_size"):
         steps = int(keys["generation_batch_size"]) // batch
     return max(1, int(steps or accumulated) // accumulated)
 
 
-def _batch(value: Any, keys: Keys) -> dict[str, Any]:
+def _batch(value: Any, keys: Keys) -> Converted:
     """Compute the tasks per step: episodes of a generation phase divided by episodes per task."""
-    tasks = max(1, _samples(keys) // int(keys.get("num_generations") or 8))
+    samples, group = _samples(keys), int(keys.get("num_generations") or 8)
+    tasks = max(1, samples // group)
     minibatches = _minibatches(keys)
-    return {
+    assumed = "" if "num_processes" in keys or keys.get("generation_batch_size") else (
+        " on one process; with several, multiply tasks_per_step by their number"
+    )  # fmt: skip
+    result = {
         "reinforcement.tasks_per_step": tasks,
         "reinforcement.minibatches": min(minibatches, tasks) if minibatches > 1 else None,
     }
+    return Converted(result, f"{samples} episodes / {group} per task{assumed}")
 
 
-def _steps(value: Any, keys: Keys) -> dict[str, Any]:
+def _convert_steps(path: str, value: Any, keys: Keys) -> Converted:
     """Convert optimizer steps to recipe steps.
 
     Each recipe step samples once, and makes all updates on these episodes.
     """
-    if not value or value <= 0:
-        return {}
     updates = _minibatches(keys) * int(keys.get("num_iterations") or 1)
-    return {"reinforcement.steps": math.ceil(value / updates)}
+    note = f"{value} optimizer steps, {updates} per step of a recipe" if updates > 1 else ""
+    return Converted({path: math.ceil(value / updates)}, note)
+
+
+def _interval(path: str) -> Any:
+    """Return the rule of a number of optimizer steps, or of a fraction of all steps."""
+
+    def rule(value: Any, keys: Keys) -> dict[str, Any] | Missing:
+        if not value or value <= 0:
+            return {}
+        if value < 1:
+            steps = keys.get("max_steps") or 0
+            if steps <= 0:
+                return Missing(f"a recipe has a number of steps: {path}")
+            value = math.ceil(value * steps)
+        return _convert_steps(path, value, keys)
+
+    return rule
 
 
 def _beta(value: Any, keys: Keys) -> dict[str, Any]:
@@ -68,10 +97,9 @@ def _beta(value: Any, keys: Keys) -> dict[str, Any]:
 def _sync(value: Any, keys: Keys) -> dict[str, Any] | NoEffect:
     if not keys.get("sync_ref_model"):
         return NoEffect("sync_ref_model is not set")
-    return {
-        "reinforcement.reference_sync_steps": int(keys.get("ref_model_sync_steps", 512)),
-        "reinforcement.reference_mixup_alpha": float(keys.get("ref_model_mixup_alpha", 0.6)),
-    }
+    steps = _convert_steps("reinforcement.reference_sync_steps", int(keys.get("ref_model_sync_steps", 512)), keys)
+    alpha = float(keys.get("ref_model_mixup_alpha", 0.6))
+    return Converted({**steps, "reinforcement.reference_mixup_alpha": alpha}, steps.note)
 
 
 _MODES = {"grpo": "sequence_mean", "bnpo": "token_mean", "dapo": "token_mean", "dr_grpo": "constant"}
@@ -236,11 +264,26 @@ def _optimizer(value: Any, keys: Keys) -> dict[str, Any] | Missing:
     return Missing("there are adamw, adamw_8bit and muon: reinforcement.optimizer")
 
 
-def _evaluates(value: Any, keys: Keys) -> dict[str, Any]:
-    return {"evaluation.interval_steps": int(value) if value and value >= 1 else None}
+def _dataset(value: Any, keys: Keys) -> dict[str, Any] | Missing:
+    """Translate `load_dataset("json", data_files=…)` of one local file of JSON lines."""
+    files = value.get("data_files") if isinstance(value, dict) else None
+    if isinstance(files, dict):
+        files = files.get("train")
+    if isinstance(files, list | tuple) and len(files) == 1:
+        files = files[0]
+    if not isinstance(files, str) or isinstance(files, Computed) or "://" in files or "*" in files:
+        return Missing()
+    if files.endswith((".jsonl", ".ndjson")):
+        return Converted(
+            {"tasks.source": "jsonl", "tasks.path": files},
+            "each line has a `prompt` and an `answer`, or other columns for the reward",
+        )
+    return Missing(f"tasks: {{source: file, path: {files}, columns: {{prompt: prompt, answer: answer}}}}; "
+                   "see docs/reference/formats.md")  # fmt: skip
 
 
 _RULES: Any = {
+    "train_dataset": _dataset,
     "model_init_kwargs": _model_options,
     "dtype": _dtype,
     "torch_dtype": _dtype,
@@ -259,20 +302,19 @@ _RULES: Any = {
     "peft_config.use_dora": lambda value, keys: {"policy.lora.dora": value or None},
     "use_peft": lambda value, keys: {"policy.lora.rank": int(keys.get("lora_r", 16)) if value else None},
     "chat_template_kwargs": lambda value, keys: {"chat.variables": value or None},
-    "max_steps": _steps,
+    "max_steps": _interval("reinforcement.steps"),
     "max_grad_norm": keep_positive("reinforcement.max_grad_norm"),
     "optim": _optimizer,
     "warmup_steps": _warmup_steps,
     "lr_scheduler_type": _schedule,
     "gradient_checkpointing": lambda value, keys: {"reinforcement.activation_checkpointing": value or None},
-    "save_steps": lambda value, keys: {
-        "reinforcement.checkpoint_interval_steps": int(value) if value and value >= 1 else None
-    },
+    "save_steps": _interval("reinforcement.checkpoint_interval_steps"),
     "save_total_limit": keep_positive("reinforcement.keep_last"),
     "per_device_train_batch_size": _batch,
     "gradient_accumulation_steps": _batch,
     "steps_per_generation": _batch,
     "generation_batch_size": _batch,
+    "num_processes": lambda value, keys: TranslatedWith("per_device_train_batch_size"),
     "beta": _beta,
     "sync_ref_model": lambda value, keys: _sync(value, keys) if value else {},
     "ref_model_sync_steps": _sync,
@@ -293,7 +335,7 @@ _RULES: Any = {
     "loss_type": _loss,
     "scale_rewards": _scale,
     "mask_truncated_completions": lambda value, keys: {"credit_filters": ["overlong_filter"] if value else None},
-    "eval_steps": _evaluates,
+    "eval_steps": _interval("evaluation.interval_steps"),
     "num_generations_eval": keep_positive("evaluation.samples"),
     "report_to": map_trackers,
     "use_vllm": _vllm,

@@ -9,9 +9,11 @@ from pathlib import PurePath
 from typing import Any
 
 from whetstone.recipe.importers.translation_rules import (
+    Converted,
     Keys,
     Missing,
     NoEffect,
+    TranslatedWith,
     keep_positive,
     load_library,
     map_trackers,
@@ -54,9 +56,13 @@ def _estimator(value: Any, keys: Keys) -> dict[str, Any] | Missing:
     return result
 
 
-def _critic(value: Any, keys: Keys) -> dict[str, Any] | NoEffect:
+def _critic(value: Any, keys: Keys) -> TranslatedWith | NoEffect:
     used = keys.get("algorithm.adv_estimator", "gae") == "gae"
-    return {} if used else NoEffect("the estimator (algorithm.adv_estimator) has no critic")
+    return (
+        TranslatedWith("algorithm.adv_estimator")
+        if used
+        else NoEffect("the estimator (algorithm.adv_estimator) has no critic")
+    )
 
 
 def _critic_option(value: Any, keys: Keys) -> Missing | NoEffect:
@@ -65,7 +71,8 @@ def _critic_option(value: Any, keys: Keys) -> Missing | NoEffect:
 
 
 def _minibatches(value: Any, keys: Keys) -> dict[str, Any]:
-    return {"reinforcement.minibatches": max(1, int(keys.get("data.train_batch_size", value)) // int(value))}
+    tasks = int(keys.get("data.train_batch_size", value))
+    return Converted({"reinforcement.minibatches": max(1, tasks // int(value))}, f"{tasks} tasks / {value}")
 
 
 def _clip(side: str) -> Any:
@@ -108,19 +115,17 @@ def _kl_in_reward(value: Any, keys: Keys) -> dict[str, Any] | Missing:
     return {"reward_shaping": [{"name": "kl_penalty", "weight": keys.get("algorithm.kl_ctrl.kl_coef", 0.001)}]}
 
 
-def _kl_in_reward_option(value: Any, keys: Keys) -> dict[str, Any] | NoEffect:
-    used = keys.get("algorithm.use_kl_in_reward")
-    return {} if used else NoEffect("algorithm.use_kl_in_reward is not set")
+def _kl_in_reward_option(value: Any, keys: Keys) -> TranslatedWith | NoEffect:
+    key = "algorithm.use_kl_in_reward"
+    return TranslatedWith(key) if keys.get(key) else NoEffect("algorithm.use_kl_in_reward is not set")
 
 
 def _train_files(value: Any, keys: Keys) -> dict[str, Any] | Missing:
-    path, held_out = _single(value), _single(keys.get("data.val_files"))
+    path = _single(value)
     if path is None:
         return Missing("tasks.path names one file; join the files")
-    prompt, is_parquet = keys.get("data.prompt_key", "prompt"), str(path).endswith(".parquet")
+    prompt = keys.get("data.prompt_key", "prompt")
     result = {"tasks.source": "file", "tasks.path": str(path)}
-    if held_out is not None and str(held_out).endswith(".parquet") == is_parquet:
-        result["tasks.held_out"] = str(held_out)
     if prompt == "prompt":
         return result | {"tasks.format": "verl"}
     return result | {"tasks.columns": {"prompt": prompt, "answer": "reward_model.ground_truth"}}
@@ -145,7 +150,12 @@ def _val_files(value: Any, keys: Keys) -> dict[str, Any] | Missing:
     path = _single(value)
     if path is None:
         return Missing("tasks.held_out names one file; join the files")
-    return {} if "data.train_files" in keys else {"tasks.held_out": str(path)}
+    training = _single(keys.get("data.train_files", path))
+    if training is None:
+        return Missing("tasks.path names one file; join the files of data.train_files, then set tasks.held_out")
+    if str(training).endswith(".parquet") != str(path).endswith(".parquet"):
+        return Missing("tasks.held_out has the format of tasks.path; convert one of the files")
+    return {"tasks.held_out": str(path)}
 
 
 def _engine(value: Any, keys: Keys) -> dict[str, Any] | Missing:
