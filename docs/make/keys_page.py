@@ -199,7 +199,6 @@ def _effect(dotted: str) -> str:
 
 def _below(model: type[BaseModel], above: str) -> Iterator[tuple[str, Any, str]]:
     docs = _documented(model)
-    model.model_rebuild()  # resolves forward references
     for name, field in model.model_fields.items():
         yield f"{above}.{name}", field, docs.get(name, "")
         inner = _section(field.annotation)

@@ -19,7 +19,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +37,9 @@ from whetstone.user_code import describe_exception
 
 OptionalProtocols = Sequence[type] | Callable[[object], Sequence[type]]
 """Protocols of optional members for a kind of component, or a function from a component to such protocols."""
+
+
+_COMPARE = "; to compare several values, use `whetstone compare`"
 
 
 def find_part(kind: str, name: str, built_in: Mapping[str, Any], *, optional: OptionalProtocols = ()) -> Any:
@@ -58,6 +61,8 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any], *, optional: Op
         raise RecipeError(
             f'{kind} "{name}" is a call; assign its result to a variable of a module, and name that: module:variable'
         )
+    if "," in name:
+        raise RecipeError(f'{kind} "{name}": one name is expected; a list is [NAME, NAME]{_COMPARE}')
     if ":" not in name:
         if name not in built_in:
             new = COMPONENTS.get(kind, {}).get(name)
@@ -357,7 +362,22 @@ def format_validation_error(problem: Mapping[str, Any]) -> str:
         message += f", such as {{NAME: {problem['input'] if type(problem['input']) in (int, float) else 'VALUE'}}}"
     written = mask_secrets(repr(problem["input"]))
     near = _nearest_value(problem) if problem["type"] == "literal_error" else ""
-    return f"{message}, got {written if len(written) <= 60 else f'{written[:57]}…'}{near}"
+    remedy = _COMPARE if _has_several_values(problem) else near
+    return f"{message}, got {written if len(written) <= 60 else f'{written[:57]}…'}{remedy}"
+
+
+def _has_several_values(problem: Mapping[str, Any]) -> bool:
+    """Return whether the value of a number or choice has several valid ones, such as `1e-4,3e-4`."""
+    value = problem["input"]
+    values = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
+    if problem["type"] == "literal_error":
+        allowed = re.findall(r"'([^']*)'", str(problem["ctx"]["expected"]))
+        return len(values) > 1 and all(str(each).strip() in allowed for each in values)
+    if not problem["type"].startswith(("float_", "int_")):
+        return False
+    with suppress(TypeError, ValueError):
+        return len([float(each) for each in values]) > 1
+    return False
 
 
 def _nearest_value(problem: Mapping[str, Any]) -> str:

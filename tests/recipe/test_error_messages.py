@@ -12,10 +12,6 @@ from whetstone.recipe.settings_base import Settings
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        (
-            "reinforcement.entropy=0.01",
-            "got 0.01; set reinforcement.entropy.weight=0.01 (keys below it are weight, band",
-        ),
         ("policy.lora=true", "a mapping is expected, got True; keys below it are rank, alpha"),
         ("rollout.dynamic_sampling=true", "the name of a component is expected, got True; docs/reference/keys.md has"),
         ("loss_terms=[3]", "loss_terms.0: the name of a component is expected, got 3; docs/reference/keys.md has"),

@@ -246,7 +246,6 @@ def test_keys_without_an_effect_on_results_are_stored_without_a_change(run):
 
 
 def keys_below(model, above=""):
-    model.model_rebuild()  # some settings are declared below those that have them
     for name, field in model.model_fields.items():
         yield f"{above}{name}"
         inner = find_section(field.annotation)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from whetstone.errors import did_you_mean
+from whetstone.masking import mask_secrets
 from whetstone.plugins import OptionError, format_validation_error
 from whetstone.recipe.importers.names import explain_unknown_key
+from whetstone.recipe.settings_base import Part
 from whetstone.renames import renamed_key
+
+_MAX_KEYS = 12
+"""Number of further keys of a section that a message lists."""
 
 
 def describe_validation_error(
@@ -38,33 +43,43 @@ def describe_validation_error(
             near = explain_unknown_key(str(last), problem["input"], fields, recipe, section)
         message = f"renamed to {new}" if new else f"no such key{near}"
     elif problem["type"] in ("model_type", "list_type"):
-        message = _describe_section(problem, _model_at(model, problem["loc"]), message)
+        message = _describe_section(message, model, problem)
     elif problem["type"] == "missing" and last == "name":
         message += _suggest_name(problem["input"])
     return OptionError(".".join(map(str, problem["loc"])), message)
 
 
-def _describe_section(problem: Mapping[str, Any], section: type[BaseModel] | None, message: str) -> str:
-    """Format the message about a value of a wrong type instead of a component or a section.
+def _describe_section(message: str, model: type[BaseModel], problem: Mapping[str, Any]) -> str:
+    """Format the message about a value of a wrong type instead of a component or a section, with the nearest value.
 
     Args:
-        problem: Error of Pydantic.
-        section: Class of the component or section; None if unknown.
         message: Message without the keys.
+        model: Settings class of the document.
+        problem: Error of Pydantic.
     """
+    path, value, section = problem["loc"], problem["input"], _model_at(model, problem["loc"])
     if section is None:
         return message
-    value, fields = problem["input"], section.model_fields
-    key = ".".join(part for part in problem["loc"] if isinstance(part, str))  # no indices of lists
-    if section.model_config.get("extra") == "allow" and "name" in fields:
+    key, fields = ".".join(part for part in path if isinstance(part, str)), section.model_fields  # no indices of lists
+    field = (_model_at(model, path[:-1]) or model).model_fields.get(str(path[-1]))
+    if value is False and field is not None and field.default is None:
+        return f"{message}; {key}=null disables it"
+    if issubclass(section, Part):
         message = message.replace("a mapping is expected", "the name of a component is expected")
         message = message.replace("a list is expected", "a list of names of components is expected")
         return f"{message}; docs/reference/keys.md has names for {key}"
     if problem["type"] == "list_type":
         return message
-    if "weight" in fields and isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{message}; set {key}.weight={value} (keys below it are {', '.join(fields)})"
-    return f"{message}; keys below it are {', '.join(fields)}"
+    first, *others = fields
+    more = ", …" if len(others) > _MAX_KEYS else ""
+    message += f"; keys below it are {', '.join([first, *others[:_MAX_KEYS]])}{more}"
+    if value is True and not any(below.is_required() for below in fields.values()):
+        return f"{message}; did you mean {key}={{}}?"
+    try:
+        section.model_validate({first: value})
+    except (ValidationError, OptionError):
+        return message
+    return f"{message}; did you mean {key}.{first}={mask_secrets(str(value))[:60]}?"
 
 
 def _suggest_name(part: Any) -> str:
@@ -120,35 +135,36 @@ def find_unknown_nulls(
             near = explain_unknown_key(key, value, _list_fields(model), keys, ".".join(above))
             yield OptionError(".".join(path), f"no such key{near}")
         elif field is not None and isinstance(value, Mapping):
+            sections = {name: each for name, each in value.items() if isinstance(each, Mapping)}
             for below in find_settings_models(field.annotation):
-                yield from find_unknown_nulls(below, value, path)
+                for name, section in sections.items() if _is_container(field.annotation) else (("", value),):
+                    yield from find_unknown_nulls(below, section, (*path, name) if name else path)
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[int | str]) -> dict[str, Callable[[], Mapping[str, Any]]]:
     section = _model_at(model, path)
-    return {} if section is None else _list_fields(section)
+    return _list_fields(section) if section is not None else {}
 
 
-def _model_at(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel] | None:
-    """Return the settings class at a path of keys, list indices and names in mappings; None if there is none."""
-    section: type[BaseModel] | None = model
-    is_name = False
-    for part in path:
-        if is_name or isinstance(part, int):
-            is_name = False
-            continue
-        field = section.model_fields.get(part) if section is not None else None
-        section = next(_find_nested_models(field.annotation), None) if field is not None else None
-        is_name = field is not None and get_origin(field.annotation) is dict
-    return section
+def _model_at(model: type[BaseModel] | None, path: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the settings class of a section; None if the path is no section.
+
+    In a mapping or list of sections, such as `policies`, the part after the field is the key or index of a section.
+    """
+    parts = iter(path)
+    for part in parts:
+        field = model.model_fields.get(str(part)) if model is not None else None
+        if field is None:
+            return None
+        model = next(find_settings_models(field.annotation), None)
+        if _is_container(field.annotation):
+            next(parts, None)
+    return model
 
 
-def _find_nested_models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the settings classes in a type annotation, also in lists and mappings."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _find_nested_models(inner)
+def _is_container(annotation: Any) -> bool:
+    """Return whether the type annotation of a field is a mapping or list, such as of settings classes."""
+    return isinstance(get_origin(annotation), type) and issubclass(get_origin(annotation), Mapping | list | tuple)
 
 
 def _list_fields(model: type[BaseModel]) -> dict[str, Callable[[], Mapping[str, Any]]]:

@@ -22,7 +22,8 @@ from whetstone.recipe.stage_settings import (
 def find_contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield (key, problem) for values that contradict other values of the recipe."""
     if (recipe.policy.path is None) == (recipe.policy.tiny is None):
-        yield "policy", "set either path (a model folder) or tiny (a randomly initialized model)"
+        problem = "set either path (a model folder) or tiny (a randomly initialized model)"
+        yield "policy", problem + _suggest_nulls("policy", "path", "tiny", are_set=recipe.policy.path is not None)
     for name in recipe.policies.keys() & recipe.models.keys():
         yield f"policies.{name}", f'two members are named "{name}"; the other one is in models'
     yield from _stages(recipe)
@@ -103,6 +104,12 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "reinforcement.offline_mixture.off_policy", "truncated requires importance_correction: truncated"
 
 
+def _suggest_nulls(section: str, one: str, other: str, *, are_set: bool) -> str:
+    """Format how to unset either of two keys, of which only one can be set; empty if neither is set."""
+    remedy = f"; both are set: {section}.{other}=null keeps {one}, {section}.{one}=null keeps {other}"
+    return remedy if are_set else ""
+
+
 def _scale(recipe: Recipe) -> Iterator[tuple[str, str]]:
     scale, engine = recipe.scale, recipe.engine.name
     if scale.learner_processes % scale.learner_tensor_parallel:
@@ -161,7 +168,9 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
     for kind, settings in own.items():
         data = get_data(settings)
         if data is not None and bool(data.path) == bool(data.from_stage):
-            yield f"{kind}.data", "set either path (a file or a run) or from_stage (an earlier stage with episodes)"
+            problem = "set either path (a file or a run) or from_stage (an earlier stage with episodes)"
+            key = f"{kind}.data"
+            yield key, problem + _suggest_nulls(key, "path", "from_stage", are_set=bool(data.path))
     if not own and not recipe.stages and recipe.live is None:
         yield "reinforcement", "neither supervised nor reinforcement is set, so there is nothing to do"
     missing = [kind for kind in own if recipe.stages and not any(kind in stage for stage in recipe.stages)]
