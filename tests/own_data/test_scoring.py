@@ -61,10 +61,24 @@ def test_judge_labels_pairs_of_stored_episodes(sampled):
         assert length[0] < length[1]
 
 
+def test_pairs_of_equal_rewards_are_reported_as_such(sampled):
+    done = score(sampled, "reward=support.small:generous", "--as", "pairs", "-o", "equal.jsonl")
+    assert done.returncode == 2
+    assert "of 8 episodes 0 have no score; no two scored episodes of a task differ in reward" in done.stderr
+
+
+def test_replay_names_why_a_new_reward_fails(sampled):
+    done = whetstone("replay", "run", "reward=support.small:torn", cwd=sampled)
+    assert "→ none: the reward failed: " in done.stdout
+    assert "the judge is down" in done.stdout
+
+
 def test_episodes_without_a_score_are_not_written(sampled):
     done = score(sampled, "reward=support.small:torn", "-o", "torn.jsonl")
     assert done.returncode == 2
-    assert "run: no rows: 8 episodes have no score" in done.stderr
+    assert "run: no rows: of 8 episodes 8 have no score: the reward failed: " in done.stderr
+    assert "ConnectionError: the judge is down (8)" in done.stderr
+    assert "no two" not in done.stderr
     assert not (sampled / "torn.jsonl").exists()
 
 

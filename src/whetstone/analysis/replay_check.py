@@ -27,6 +27,7 @@ from whetstone.assembly.stage_datasets import as_reinforcement
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import Evaluation, MemberResult, summarize_episodes
+from whetstone.failure_causes import find_failure_cause
 from whetstone.inference import MEMBERS
 from whetstone.learning.columns import collect_columns, is_readable_from_record
 from whetstone.learning.credit_assignment import assign_credit
@@ -390,7 +391,9 @@ def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> ReplayCheck:
     different = [(old, new) for old, new in pairs if _score_key(old.score) != _score_key(new.score)]
     failed = sum(old.score is None and (old.error or "").startswith(REWARD_FAILED) for old, _ in pairs)
     examples = tuple(
-        f"{old.id}: {_format_score(old.score)} → {_format_score(new.score)}" for old, new in different[:_SHOWN]
+        f"{old.id}: {_format_score(old.score)} → {_format_score(new.score)}"
+        f"{f': {find_failure_cause(new)}' if new.score is None else ''}"
+        for old, new in different[:_SHOWN]
     )
     change = sum(abs(_value(new.score) - _value(old.score)) for old, new in different) / max(1, len(pairs))
     return ReplayCheck("rewards of training", len(pairs) - failed, len(different), examples, change, failed)

@@ -33,6 +33,7 @@ from whetstone.data.sensitive import collect_texts, count_sensitive, mask_sensit
 from whetstone.data.traces.otel_export import export_episode
 from whetstone.data.validate import DataReader, DataReport, check_file, count_lines, write_redacted
 from whetstone.errors import DataError
+from whetstone.failure_causes import count_failure_causes, format_causes
 from whetstone.optional_dependencies import install_command
 from whetstone.plugins import find_part
 from whetstone.recipe import DataSettings, Resolved, load_recipe
@@ -41,7 +42,7 @@ from whetstone.rewards.judge_usage import find_judges, judge_metrics
 from whetstone.rewards.protocol import close_reward
 from whetstone.strict_json import to_json
 from whetstone.tasks.file import task_suffix
-from whetstone.trajectory import Group, Segment
+from whetstone.trajectory import Group, Segment, Trajectory
 from whetstone.trajectory_json import encode_trajectory
 
 
@@ -325,17 +326,22 @@ def score_data_command(run_dir: Path, overrides: tuple[str, ...], output: Path, 
     recorded = [
         replay.load_group(number) for number in sorted(replay.record.admitted) if replay.record.has_group(number)
     ]
-    before, after, num_failed = asyncio.run(_rescore(replay, recorded))
+    before, after, failed = asyncio.run(_rescore(replay, recorded))
+    causes = count_failure_causes(failed)
+    unscored = f"{len(failed)} have no score{f': {format_causes(causes)}' if causes else ''}"
     lines = _encode_groups(after, kind, replay.after.offered_tools, 0.0)
     if not lines:
-        raise DataError(f"{run_dir}: no rows: {num_failed} episodes have no score, and no two of a task differ")
+        episodes = len(failed) + sum(len(group.trajectories) for group in after)
+        same = "; no two scored episodes of a task differ in reward" if after else ""
+        raise DataError(f"{run_dir}: no rows: of {episodes} episodes {unscored}{same}")
     output.write_bytes(b"\n".join(lines) + b"\n")
     same, pairs = count_same_order(before, after)
     report = {
         "path": str(output),
         "rows": len(lines),
         "episodes": sum(len(group.trajectories) for group in after),
-        "without_score": num_failed,
+        "without_score": len(failed),
+        "causes": causes,
         "mean_before": _mean_reward(before),
         "mean_after": _mean_reward(after),
         "pairs": pairs,
@@ -345,34 +351,38 @@ def score_data_command(run_dir: Path, overrides: tuple[str, ...], output: Path, 
     if as_json:
         click.echo(to_json(report))
         return
-    click.echo(f"{output}: {len(lines)} {kind} of {report['episodes']} episodes; {num_failed} have no score")
+    click.echo(f"{output}: {len(lines)} {kind} of {report['episodes']} episodes; {unscored}")
     click.echo(f"mean reward {report['mean_before']:.4g} → {report['mean_after']:.4g}")
     click.echo(f"{same} of {pairs} pairs of a task that differ in both rewards have the same order")
     for judge in find_judges(replay.after.reward):
         click.echo(describe_usage(judge))
 
 
-async def _rescore(replay: analysis.RunReplay, groups: Sequence[Group]) -> tuple[list[Group], list[Group], int]:
+async def _rescore(
+    replay: analysis.RunReplay, groups: Sequence[Group]
+) -> tuple[list[Group], list[Group], list[Trajectory]]:
     """Score groups with the changed reward.
 
     Returns:
-        (groups with recorded scores, groups with new scores, number of episodes without a new score); both contain the
+        (groups with recorded scores, groups with new scores, episodes without a new score); both groups contain the
         episodes that have both scores.
     """
-    before, after, num_failed = [], [], 0
+    before: list[Group] = []
+    after: list[Group] = []
+    failed: list[Trajectory] = []
     try:
         for group in groups:
             rescored = await replay.rescore_group(group)
             both = [
                 (a, b) for a, b in zip(group.trajectories, rescored.trajectories, strict=True) if b.score is not None
             ]
-            num_failed += len(group.trajectories) - len(both)
+            failed += [each for each in rescored.trajectories if each.score is None]
             if both:
                 before.append(replace(group, trajectories=tuple(old for old, _ in both)))
                 after.append(replace(group, trajectories=tuple(new for _, new in both)))
     finally:
         await close_reward(replay.after.reward)
-    return before, after, num_failed
+    return before, after, failed
 
 
 def _mean_reward(groups: Sequence[Group]) -> float:
