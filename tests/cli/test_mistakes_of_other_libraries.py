@@ -100,6 +100,24 @@ def test_mistake_is_answered_in_one_line_with_key_and_remedy(shop, impatient, mi
     assert message in last_line(done)
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("--steps 5 shop.yaml", "--steps: no such option; keys of a recipe are arguments without dashes: reinforcement"),
+        ("shop.yaml --steps=5", "arguments without dashes: reinforcement.steps=5"),
+        ("shop.yaml --max-steps 5", "reinforcement.steps=5 (max_steps of TRL)"),
+        ("shop.yaml --beta", "reinforcement.reference_kl, reinforcement.reference_estimator (beta of TRL)"),
+        ("shop.yaml --seed 3", "arguments without dashes: seed=3"),
+        ("shop.yaml --with dapo", "arguments without dashes: with=dapo"),
+        ("shop.yaml --resum", "Did you mean '--resume'?"),
+    ],
+)  # fmt: skip
+def test_key_that_is_written_as_an_option_is_answered_with_the_argument(shop, words, remedy):
+    done = whetstone("train", *words.split(), cwd=shop)
+    assert done.returncode == 2
+    assert remedy in last_line(done)
+
+
 def test_key_of_trl_in_the_file_is_answered_with_its_line(shop):
     (shop / "shop.yaml").write_text(f"{RECIPE}num_generations: 8\n")
     done = whetstone("train", "shop.yaml", cwd=shop)

@@ -156,10 +156,11 @@ def main() -> None:
         cli(standalone_mode=False, obj=options)
     except click.ClickException as refused:
         old = _find_renamed(refused)
-        if old is None:
-            refused.show()
+        line = f"{old}: renamed to {RENAMED[old]}" if old is not None else _suggest_override(refused)
+        if line:
+            _complain(line)
         else:
-            _complain(f"{old}: renamed to {RENAMED[old]}")
+            refused.show()
         sys.exit(2)
     except Interrupted as stop:
         _complain(str(stop))
@@ -259,6 +260,18 @@ def _find_renamed(refused: click.ClickException) -> str | None:
     else:
         return None
     return called if called in RENAMED else None
+
+
+def _suggest_override(refused: click.ClickException) -> str:
+    """Return the message about an unknown option that is a key of a recipe; empty for other usage errors."""
+    if not isinstance(refused, click.NoSuchOption) or refused.ctx is None:
+        return ""
+    named = {parameter.name: parameter.metavar or "" for parameter in refused.ctx.command.params}
+    if not any("KEY=VALUE" in metavar and name != "options" for name, metavar in named.items()):
+        return ""
+    # the command is imported, and the module with it
+    messages = importlib.import_module("whetstone.cli.unused_overrides")
+    return str(messages.suggest_override(refused.option_name, sys.argv[1:]))
 
 
 def _reader_left() -> bool:

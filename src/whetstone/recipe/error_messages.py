@@ -132,7 +132,7 @@ def find_unknown_nulls(
         path = (*above, key)
         field = model.model_fields.get(key)
         if field is None and value is None:
-            near = explain_unknown_key(key, value, _list_fields(model), keys, ".".join(above))
+            near = explain_unknown_key(key, value, list_fields(model), keys, ".".join(above))
             yield OptionError(".".join(path), f"no such key{near}")
         elif field is not None and isinstance(value, Mapping):
             sections = {name: each for name, each in value.items() if isinstance(each, Mapping)}
@@ -143,7 +143,7 @@ def find_unknown_nulls(
 
 def _fields_at(model: type[BaseModel], path: Sequence[int | str]) -> dict[str, Callable[[], Mapping[str, Any]]]:
     section = _model_at(model, path)
-    return _list_fields(section) if section is not None else {}
+    return list_fields(section) if section is not None else {}
 
 
 def _model_at(model: type[BaseModel] | None, path: Sequence[int | str]) -> type[BaseModel] | None:
@@ -167,8 +167,12 @@ def _is_container(annotation: Any) -> bool:
     return isinstance(get_origin(annotation), type) and issubclass(get_origin(annotation), Mapping | list | tuple)
 
 
-def _list_fields(model: type[BaseModel]) -> dict[str, Callable[[], Mapping[str, Any]]]:
-    """Return the keys of a settings class: key → function that returns the keys below it."""
+def list_fields(model: type[BaseModel]) -> dict[str, Callable[[], Mapping[str, Any]]]:
+    """Return the keys of a settings class: key → function that returns the keys below it.
+
+    Args:
+        model: The settings class.
+    """
 
     def keys_below(annotation: Any) -> Callable[[], Mapping[str, Any]]:
         return lambda: next((below.model_fields for below in find_settings_models(annotation)), {})
