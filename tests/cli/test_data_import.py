@@ -65,9 +65,25 @@ def test_columns_of_a_csv_file_are_named_by_the_option(folder):
     assert [message["content"] for message in row["messages"]] == ["Is it open?", "Yes."]
 
 
+def test_roles_of_a_csv_file_are_named_by_the_option(folder):
+    rows = "conversation_id,author,text\n1,customer,Is it open?\n1,agent,Yes.\n"
+    (folder / "support.csv").write_text(rows)
+    done = whetstone("data", "import", "support.csv", cwd=folder)
+    assert done.returncode == 2
+    assert "1 × unknown role; roles are system, user, assistant and tool; in a CSV file `--role customer" in done.stdout
+    roles = ("--role", "customer=user", "--role", "agent=assistant")
+    done = whetstone("data", "import", "support.csv", *roles, "-o", "out.jsonl", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (row,) = read_rows(folder / "out.jsonl")
+    assert [message["role"] for message in row["messages"]] == ["user", "assistant"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["chats.jsonl", "--role", "a=user"], "chats.jsonl: --role has no effect on conversations of OpenAI"),
+        (["chats.csv", "--role", "customer"], "--role customer: VALUE=ROLE is expected, such as customer=user"),
+        (["chats.csv", "--role", "customer=usr"], '--role customer=usr: unknown role; did you mean "user"?'),
         (["chats.jsonl", "--column", "role=speaker"], "chats.jsonl: --column has no effect on conversations of OpenAI"),
         (["chats.csv", "--column", "role"], "--column role: MEANING=NAME is expected"),
         (["chats.csv", "--column", "rolle=speaker"], "unknown meaning 'rolle'; use one of conversation, role"),

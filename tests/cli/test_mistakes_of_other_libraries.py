@@ -103,7 +103,7 @@ def test_mistake_is_answered_in_one_line_with_key_and_remedy(shop, impatient, mi
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
-        ("--steps 5 shop.yaml", "--steps: no such option; keys of a recipe are arguments without dashes: reinforcement"),
+        ("--steps 5 shop.yaml", "--steps: no such option; keys of a recipe are arguments without dashes: reinf"),
         ("shop.yaml --steps=5", "arguments without dashes: reinforcement.steps=5"),
         ("shop.yaml --max-steps 5", "reinforcement.steps=5 (max_steps of TRL)"),
         ("shop.yaml --beta", "reinforcement.reference_kl, reinforcement.reference_estimator (beta of TRL)"),

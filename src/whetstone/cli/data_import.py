@@ -13,6 +13,7 @@ import click
 import whetstone.assembly
 from whetstone.atomic_write import convert_save_errors
 from whetstone.data.conversations import Conversation
+from whetstone.data.dataset_formats import ROLES
 from whetstone.data.demonstrations import tokenize_conversation
 from whetstone.data.sensitive import mask_sensitive, redact_sensitive
 from whetstone.data.traces.import_conversations import (
@@ -24,7 +25,7 @@ from whetstone.data.traces.import_conversations import (
 )
 from whetstone.data.traces.records import REMEDIES, ImportProblem, RefusalReason
 from whetstone.data.traces.trace_formats import FORMATS, TraceFormat, detect_format, find_format
-from whetstone.errors import DataError
+from whetstone.errors import DataError, did_you_mean
 from whetstone.recipe import load_recipe
 from whetstone.strict_json import to_json
 
@@ -55,6 +56,13 @@ from whetstone.strict_json import to_json
     help="Column of a CSV file with one message per row, such as role=speaker; repeatable.",
 )
 @click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="VALUE=ROLE",
+    help="Role of a value in the column of the role of a CSV file, such as customer=user; repeatable.",
+)
+@click.option(
     "--secrets",
     type=click.Choice(["refuse", "redact", "keep"]),
     default="refuse",
@@ -75,6 +83,7 @@ def import_data(
     recipe: str | None,
     tools_file: Path | None,
     columns: tuple[str, ...],
+    roles: tuple[str, ...],
     secrets: str,
     listing: Path | None,
     as_json: bool,
@@ -90,13 +99,18 @@ def import_data(
             raise DataError(f"{path}: exists; choose another name")
     if secrets == "redact":
         redact_sensitive("")  # before a file is created
-    renamed = dict(_split_column(each) for each in columns)
-    read = [(path, find_format(path, source, renamed)) for path in files]
-    if renamed and not any(trace_format.name == "csv" for _, trace_format in read):
+    renamed = dict(_split_pair("--column", each, "MEANING=NAME", "role=speaker") for each in columns)
+    named = dict(_split_pair("--role", each, "VALUE=ROLE", "customer=user") for each in roles)
+    for value, role in named.items():
+        if role not in ROLES.values():
+            raise DataError(f"--role {value}={role}: unknown role{did_you_mean(role, set(ROLES.values()))}")
+    read = [(path, find_format(path, source, renamed, named)) for path in files]
+    if (renamed or named) and not any(trace_format.name == "csv" for _, trace_format in read):
         path, trace_format = read[0]
+        option, what = ("--column", "columns") if renamed else ("--role", "roles")
         raise DataError(
-            f"{path}: --column has no effect on {trace_format.title}; it names the columns of a CSV file with one "
-            "message per row: remove --column"
+            f"{path}: {option} has no effect on {trace_format.title}; it names the {what} of a CSV file with one "
+            f"message per row: remove {option}"
         )
     options = ImportOptions(load_tools(tools_file) if tools_file is not None else None, secrets)
     if recipe is not None:
@@ -115,11 +129,11 @@ def import_data(
         raise DataError(_explain_failure(read, source, report))
 
 
-def _split_column(text: str) -> tuple[str, str]:
-    meaning, equals, name = text.partition("=")
-    if not equals or not name:
-        raise DataError(f"--column {text}: MEANING=NAME is expected, such as role=speaker")
-    return meaning, name
+def _split_pair(option: str, text: str, form: str, example: str) -> tuple[str, str]:
+    one, equals, other = text.partition("=")
+    if not equals or not other:
+        raise DataError(f"{option} {text}: {form} is expected, such as {example}")
+    return one, other
 
 
 def _use_recipe(options: ImportOptions, recipe: str) -> None:

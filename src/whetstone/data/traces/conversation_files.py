@@ -119,12 +119,15 @@ def find_columns(header: Sequence[str], renamed: Mapping[str, str]) -> dict[str,
     return columns
 
 
-def read_csv_messages(path: Path, renamed: Mapping[str, str]) -> Iterator[Record]:
+def read_csv_messages(
+    path: Path, renamed: Mapping[str, str], roles: Mapping[str, str] | None = None
+) -> Iterator[Record]:
     """Yield the conversations of a CSV file with one message per row, each when its last row is read.
 
     Args:
         path: The file.
         renamed: Meaning → column, as the user specifies it.
+        roles: Value of the column of the role → role, as the user specifies it.
 
     Raises:
         DataError: The file cannot be read at all, or a column is missing.
@@ -144,10 +147,10 @@ def read_csv_messages(path: Path, renamed: Mapping[str, str]) -> Iterator[Record
         rows.setdefault(key, []).append(row)
         counts[key] -= 1
         if not counts[key]:
-            yield _read_csv_rows(key, rows.pop(key), columns)
+            yield _read_csv_rows(key, rows.pop(key), columns, roles or {})
 
 
-def _read_csv_rows(key: str, rows: Sequence[Row], columns: Mapping[str, str]) -> Record:
+def _read_csv_rows(key: str, rows: Sequence[Row], columns: Mapping[str, str], roles: Mapping[str, str]) -> Record:
     order = columns.get("order")
     if order and all(_is_number(row.columns[order]) for row in rows):
         rows = sorted(rows, key=lambda row: float(row.columns[order]))
@@ -158,6 +161,7 @@ def _read_csv_rows(key: str, rows: Sequence[Row], columns: Mapping[str, str]) ->
     known = {*columns.values(), *MARKS, "masked"}
     for message, row in zip(messages, rows, strict=True):
         message |= {name: row.columns[name] for name in (*MARKS, "masked") if row.columns.get(name)}
+        message["role"] = roles.get(message["role"] or "", message["role"])
     shapes = MessageShapes()
     first = rows[0].columns
     read_messages = _with_system(shapes.read(messages, "rows"), first.get(columns.get("system", "")))

@@ -33,6 +33,9 @@ class RefusalReason(StrEnum):
 
 REMEDIES: Mapping[RefusalReason, str] = {
     RefusalReason.NO_MESSAGES: "record the content of messages, and export the model calls with inputs and outputs",
+    RefusalReason.UNKNOWN_ROLE: (
+        "roles are system, user, assistant and tool; in a CSV file `--role customer=user` names the role of a value"
+    ),
     RefusalReason.TRUNCATED: "raise the limits of attributes or of output tokens in the recording program",
     RefusalReason.MISSING_RESULT: "export the model calls that follow the tool call, too",
     RefusalReason.MISSING_SCHEMA: "record the declarations of tools, or pass them with `--tools FILE`",

@@ -53,13 +53,19 @@ FORMATS: Mapping[str, TraceFormat] = {
 """Value of `--from` → format."""
 
 
-def find_format(path: Path, name: str = "auto", columns: Mapping[str, str] | None = None) -> TraceFormat:
+def find_format(
+    path: Path,
+    name: str = "auto",
+    columns: Mapping[str, str] | None = None,
+    roles: Mapping[str, str] | None = None,
+) -> TraceFormat:
     """Find the format and reader of a trace file.
 
     Args:
         path: The file.
         name: Name of the format; `auto`: it is detected.
         columns: Meaning → column of a CSV file with one message per row, as the user specifies it.
+        roles: Value of its column of the role → role, as the user specifies it.
 
     Raises:
         DataError: The file does not exist, or its format is not recognized.
@@ -67,9 +73,11 @@ def find_format(path: Path, name: str = "auto", columns: Mapping[str, str] | Non
     detected = detect_format(path) if name == "auto" else name
     if detected == "csv":
         header = set(_header(path))
-        if columns or not header & {*CONVERSATIONS, "messages", "prompt"}:
+        if columns or roles or not header & {*CONVERSATIONS, "messages", "prompt"}:
             return TraceFormat(
-                "csv", "a table with one message per row", partial(read_csv_messages, renamed=columns or {})
+                "csv",
+                "a table with one message per row",
+                partial(read_csv_messages, renamed=columns or {}, roles=roles),
             )
         return TraceFormat("csv", "a table with one conversation per row", read_conversation_file)
     if detected not in FORMATS:
