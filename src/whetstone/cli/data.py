@@ -332,8 +332,8 @@ def score_data_command(run_dir: Path, overrides: tuple[str, ...], output: Path, 
     lines = _encode_groups(after, kind, replay.after.offered_tools, 0.0)
     if not lines:
         episodes = len(failed) + sum(len(group.trajectories) for group in after)
-        same = "; no two scored episodes of a task differ in reward" if after else ""
-        raise DataError(f"{run_dir}: no rows: of {episodes} episodes {unscored}{same}")
+        equal = "; no two scored episodes of a task differ in reward" if after else ""
+        raise DataError(f"{run_dir}: no rows: of {episodes} episodes {unscored}{equal}")
     output.write_bytes(b"\n".join(lines) + b"\n")
     same, pairs = count_same_order(before, after)
     report = {

@@ -156,9 +156,9 @@ def main() -> None:
         cli(standalone_mode=False, obj=options)
     except click.ClickException as refused:
         old = _find_renamed(refused)
-        line = f"{old}: renamed to {RENAMED[old]}" if old is not None else _suggest_override(refused)
-        if line:
-            _complain(line)
+        remedy = f"{old}: renamed to {RENAMED[old]}" if old is not None else _suggest_override(refused)
+        if remedy:
+            _complain(remedy)
         else:
             refused.show()
         sys.exit(2)

@@ -163,7 +163,7 @@ def _model_at(model: type[BaseModel] | None, path: Sequence[int | str]) -> type[
 
 
 def _is_container(annotation: Any) -> bool:
-    """Return whether the type annotation of a field is a mapping or list, such as of settings classes."""
+    """Return whether the type annotation of a field is a mapping or list, which can contain settings classes."""
     return isinstance(get_origin(annotation), type) and issubclass(get_origin(annotation), Mapping | list | tuple)
 
 

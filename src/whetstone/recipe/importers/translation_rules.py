@@ -107,8 +107,8 @@ class Library:
             return result or Missing(self.advice.get(key, "no counterpart"))
         if isinstance(result, str):
             return result
-        kept = {path: each for path, each in result.items() if each is not None}
-        return Converted(kept, result.note) if isinstance(result, Converted) else kept
+        keys_set = {path: each for path, each in result.items() if each is not None}
+        return Converted(keys_set, result.note) if isinstance(result, Converted) else keys_set
 
     def target_keys(self, key: str) -> tuple[str, ...]:
         """Return the recipe keys that a key sets for a usual value."""
