@@ -142,7 +142,7 @@ def test_a_key_without_effect_is_an_error_with_the_reason(tmp_path, changes, mes
         ("policies.judge.tinny=null", 'policies.judge.tinny: no such key; did you mean "tiny"?'),
         (
             "rollout.dynamic_sampling=true",
-            "the name of a component is expected, got True; docs/reference/keys.md has names for rollout.dynamic_sampling",
+            "the name of a component is expected, got True; docs/reference/keys.md has names for rollout.dynamic_",
         ),
         ("reinforcement.learning_rate=1e-4,3e-4", "to compare several values, use `whetstone compare`"),
         ("reinforcement.steps=[1, 2]", "to compare several values, use `whetstone compare`"),
