@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -181,7 +181,8 @@ def list_fields(model: type[BaseModel]) -> dict[str, Callable[[], Mapping[str, A
 
 
 def find_settings_models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the settings classes in the type annotation of a field."""
-    for kind in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield kind
+    """Yield the settings classes in the type annotation of a field, also in lists and mappings."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from find_settings_models(inner)
