@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from claims.bench_settings import read_bench
+from claims.evidence import assemble_bench
 from support.cli import whetstone
 from whetstone.algorithms.advantages import leave_one_out
 
@@ -19,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "guide" / "own-method.md").read_text()
 README = (ROOT / "README.md").read_text()
 CODE, TEST, LOSS, TERM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-(KEYS,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+KEYS, BENCH = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [line.removeprefix("$ whetstone ") for line in re.findall(r"^\$ whetstone (?:train|recipes) .*", PAGE, re.M)]
 
 
@@ -47,6 +49,15 @@ def test_its_loss_term_lowers_the_probability_of_tokens_of_failed_episodes(folde
     # -ln(1 - 0.5) = 0.693147; its derivative by the log-prob is p / (1 - p) = 1
     assert result.loss.tolist() == pytest.approx([0.693147, 0.0])
     assert torch.autograd.grad(result.loss.sum(), logprobs)[0].tolist() == pytest.approx([1.0, 0.0])
+
+
+def test_its_bench_compares_it_with_group_relative_advantages(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    errands = (ROOT / "benchmarks" / "evidence" / "benchmarks" / "errands.yaml").read_text()
+    path = folder / "mine.yaml"
+    path.write_text(errands[: errands.index("contenders:")] + BENCH)
+    bench = assemble_bench("mine", read_bench(path))
+    assert [each.name for each in bench.contenders] == ["grpo", "mine"]
 
 
 @pytest.mark.slow

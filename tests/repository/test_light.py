@@ -9,6 +9,8 @@ import pytest
 import whetstone
 from whetstone.cli.main import COMMANDS
 
+pytestmark = pytest.mark.structure
+
 ROOT = Path(whetstone.__file__).parent
 SEAMS = sorted(
     ".".join(("whetstone", *path.relative_to(ROOT).with_suffix("").parts)) for path in ROOT.rglob("protocol.py")
@@ -58,8 +60,6 @@ def test_line_is_printed_before_pytorch_is_imported(words, tmp_path):
     # an importer at the end of the search stops the command where PyTorch would be loaded
     code = f"""
 import sys
-
-pytestmark = pytest.mark.structure
 class Stop:
     def find_spec(self, name, path, target=None):
         if name == "torch":

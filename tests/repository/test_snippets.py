@@ -29,7 +29,8 @@ ELLIPSIS = re.compile(r"…|\.\.\.")
 
 
 def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^````\w*\n.*?^````$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)  # quotes a fence
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def commands(page):
