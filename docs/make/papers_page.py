@@ -51,8 +51,8 @@ difference is listed.
 - *Not testable here*: the baseline does not meet the entry rule (it starts on average at 20 to 45 % success, gains
   at least 20 points in every seed and ends below 85 %), both contenders are equal in every task, or a stated
   reason.
-- Intervals are paired by seed and simultaneous over all contenders with the same baseline. From 8 seeds on, each has
-  the variance of its own differences (Šidák); with fewer seeds the variance is pooled over the bench (Dunnett).
+- Intervals are paired by seed and simultaneous over all contenders with the same baseline. From 8 seeds on,
+  the variance is that of the paired differences (Šidák); with fewer seeds it is pooled over the bench (Dunnett).
   *Better* and *worse* are adjusted over the page (Benjamini-Hochberg at 5 %).
 - A claim of several parts has the verdict of its weakest part, a paper that of its weakest testable claim.
 - Comparisons with a policy that does not learn have figures and are not counted.

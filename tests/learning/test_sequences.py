@@ -63,9 +63,9 @@ def by_learner(objective, correction, budget, mode=None):
 
 def test_all_segments_are_shown_at_once():
     learner = recorder(tiny(), OptimizerSettings(micro_batch_tokens=8))
-    shown = []
-    learner.show(SEGMENTS, lambda outputs, micro: shown.append((outputs, micro)))
-    ((outputs, micro),) = shown
+    calls = []
+    learner.show(SEGMENTS, lambda outputs, micro: calls.append((outputs, micro)))
+    ((outputs, micro),) = calls
     expected = learner.logprobs(SEGMENTS)
     assert sorted(micro.indices) == list(range(len(SEGMENTS)))
     for i, logprobs in micro.by_segment(outputs.logprobs):

@@ -305,8 +305,8 @@ def test_the_rate_after_a_change_of_the_schedule_is_reported_and_used(run):
     # linear decay over all 6 steps: (6 - 3) / (6 + 1) of the peak after 3 steps
     expected = rate * 3 / 7
     assert numbers(run)[3]["update/learning_rate"] == pytest.approx(expected)
-    said = f"the learning rate of step 4 of reinforcement is {expected:.3g} (no step of the earlier recipe)"
-    assert said in lines
+    notice = f"the learning rate of step 4 of reinforcement is {expected:.3g} (no step of the earlier recipe)"
+    assert notice in lines
 
 
 def test_sampling_that_runs_ahead_by_timing_discards_groups_of_the_earlier_recipe(tmp_path):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +23,10 @@ from typing import Any
 
 import torch
 
-from whetstone.algorithms import mismatch_metrics, supervised
+from whetstone.algorithms import mismatch_metrics
 from whetstone.assembly.assembly import RunComponents, assemble
 from whetstone.assembly.environment import find_tool_effects
+from whetstone.assembly.largest_step import DryPasses, measure_largest_step
 from whetstone.assembly.memory_estimate import MemoryShare, check_fits, estimate_memory_shares
 from whetstone.assembly.stage_datasets import check_data, read_demonstrations
 from whetstone.assembly.trackers import build_trackers
@@ -39,9 +39,8 @@ from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.failure_causes import count_failure_causes, format_causes
 from whetstone.inference import check_engine, describe_forward, uses_merged_weights
 from whetstone.learning.flops import peak_memory_gib
-from whetstone.learning.forward_passes import LocalPasses
 from whetstone.learning.model_trainer import ModelTrainer
-from whetstone.policies import CPU, Policy, free_memory, without_adapters
+from whetstone.policies import CPU, free_memory, without_adapters
 from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings
 from whetstone.recipe.stage_settings import get_data
 from whetstone.reporting.alarms import mismatch_limit
@@ -56,7 +55,7 @@ from whetstone.tool_calls import (
 from whetstone.tools import CallPolicy, Effect
 from whetstone.tools.side_effects import describe_effects, describe_remedy
 from whetstone.tools.thread_runner import call_user_function
-from whetstone.trajectory import Author, CallRecord, Segment, Task, Tokens, TokenSequence, Trajectory
+from whetstone.trajectory import CallRecord, Task, TokenSequence, Trajectory
 from whetstone.user_code import describe_exception
 
 _CHECK_CALLS = CallPolicy(calls_unknown=False)
@@ -70,10 +69,6 @@ _LARGE_PARAMETERS = 20_000_000
 """Number of parameters at which a policy on a CPU is sampled with `_LARGE_EPISODES` and `_LARGE_TOKENS` only."""
 _LARGE_EPISODES, _LARGE_TOKENS = 2, 4
 """Number of one-turn episodes, and of tokens in each, that are sampled from a large policy."""
-_STEP_SECONDS = 2.0
-"""Time budget for measuring updates, in seconds; the duration of larger updates is extrapolated."""
-_FIRST_STEP, _STEP_GROWTH = 32, 4
-"""Tokens of the first measured update, and the factor from each update to the next."""
 _PROMPTS = 50
 """Number of training tasks and of held-out tasks whose prompts are measured."""
 _NO_RESPONSE = ("timeout", "stopped")
@@ -504,7 +499,7 @@ class _Probe:
         largest = max(1, settings.micro_batch_tokens // length) * length
         try:
             seconds, tokens = await run_in_compute_thread(
-                lambda: _measure_largest_step(self._learner(), self.assembly.policy, largest)
+                lambda: measure_largest_step(self._learner(), self.assembly.policy, largest)
             )
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             # on a CPU an allocation that fails is a plain RuntimeError
@@ -533,60 +528,13 @@ class _Probe:
         """Return the learner that several checks share. It must be called in the compute thread."""
         if self._trainer is None:
             policy, settings = self.assembly.policy, self._settings()
-            self._trainer = ModelTrainer(policy, settings, passes=_DryPasses(policy, settings))
+            self._trainer = ModelTrainer(policy, settings, passes=DryPasses(policy, settings))
         return self._trainer
 
     def _settings(self) -> OptimizerSettings:
         settings = next(reversed(self.recipe.own_stages.values()), None)
         assert settings is not None  # a recipe without a stage is refused
         return settings
-
-
-def _measure_largest_step(learner: ModelTrainer, policy: Policy, largest: int) -> tuple[float, int]:
-    """Return (seconds, tokens) of the largest update that is measured within the time budget.
-
-    The first update includes start-up costs, such as allocations. It counts only if no other one fits into the budget.
-
-    Args:
-        learner: Learner whose updates are measured.
-        policy: Policy of the learner.
-        largest: Number of tokens of the largest update.
-    """
-    numbers, known, length = random.Random(0), len(policy.tokenizer), policy.context_length
-
-    def measure(tokens: int) -> float:
-        each = min(length, tokens)
-        drawn = [[numbers.randrange(known) for _ in range(each)] for _ in range(tokens // each)]
-        started = time.perf_counter()
-        learner.step([_longest(each, ids) for ids in drawn], lambda outputs, _: supervised(outputs.logprobs))
-        return time.perf_counter() - started
-
-    tokens = min(_FIRST_STEP, largest)
-    seconds = measure(tokens)
-    if seconds > _STEP_SECONDS:
-        return seconds, tokens
-    began = time.perf_counter()
-    while True:
-        seconds = measure(tokens)
-        spent = time.perf_counter() - began
-        if tokens == largest or spent + seconds * _STEP_GROWTH > _STEP_SECONDS:
-            return seconds, tokens
-        tokens = min(_STEP_GROWTH * tokens, largest)
-
-
-class _DryPasses(LocalPasses):
-    """Forward passes whose gradients are dropped, so that the checks do not change the weights."""
-
-    def apply(self) -> dict[str, float]:
-        """Drop the gradients instead of applying them; see `ForwardPasses.apply`."""
-        self.drop()
-        return {}
-
-
-def _longest(length: int, ids: Sequence[int]) -> Segment:
-    """Return a segment of expert tokens with the maximum length, for measuring the largest update."""
-    tokens = Tokens.from_ids(ids, Author.EXPERT)
-    return Segment("largest", 0, tokens, (True,) * length, (0,) * length)
 
 
 def _named(assembly: RunComponents) -> str:

@@ -20,11 +20,10 @@ from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
 from whetstone.scaling.plan_hardware import GPUS, find_gpu
 from whetstone.strict_json import to_json
-from whetstone.training.cost_estimate import StageCost
 
 if TYPE_CHECKING:
     from whetstone.scaling import Balance, PlacementPlan
-    from whetstone.training import RunCost
+    from whetstone.training import RunCost, StageCost
 
 
 @click.command("plan")
@@ -84,7 +83,9 @@ def describe_cost(cost: RunCost) -> str:
     sign = "" if cost.trial is not None else "≤ " if is_bound else "~ "
     for name in ("stage", "updates", "episodes", "tool calls", "judge requests", "price", "minutes"):
         table.add_column(name, justify="left" if name == "stage" else "right")
-    start = [StageCost("start", 0, 0, 0, 0, None, cost.start_seconds)] if cost.start_seconds is not None else []
+    start = (
+        [training.StageCost("start", 0, 0, 0, 0, None, cost.start_seconds)] if cost.start_seconds is not None else []
+    )
     for stage in [*start, *cost.stages, cost.total]:
         table.add_row(*_cost_row(stage, sign))
     Console(file=text, width=120).print(table)

@@ -5,7 +5,7 @@ are simultaneous: with 95 % probability all intervals against one baseline cover
 
 - With fewer than 8 common seeds the variance is pooled over all contenders (Dunnett), so that three seeds of ten
   contenders estimate it with 18 degrees of freedom instead of 2. This assumes that all contenders scatter equally.
-- From 8 seeds on, a comparison has the variance of its own paired differences (Student's t with the level of Šidák).
+- From 8 seeds on, the variance is that of the paired differences of a comparison (Student's t, the level of Šidák).
   This holds however differently contenders scatter: in one bench the deviations of differences are 0.3 to 13 points.
 
 Note:
@@ -32,7 +32,7 @@ MARGIN = 0.05
 """Difference in success, as a fraction, below which a method counts as equal to the baseline."""
 POWER = 0.8
 OWN_VARIANCE_SEEDS = 8
-"""Number of common seeds from which a comparison has the variance of its own differences instead of the pooled one."""
+"""Number of common seeds from which the variance is that of the paired differences instead of the pooled one."""
 _LEVEL = 0.95
 _MAX_SEEDS = 4096
 

@@ -42,7 +42,7 @@ async def download_folder(environment: Any, folder: str, archive: IO[bytes], lim
             return await asyncio.to_thread(copy_untrusted, source, archive, limits)
 
 
-async def upload_folder(environment: Any, archive: IO[bytes], folder: str) -> Outcome:
+async def upload_archive(environment: Any, archive: IO[bytes], folder: str) -> Outcome:
     """Replace the contents of a folder by those of a tar archive, which is read from its start.
 
     Raises:

@@ -32,7 +32,7 @@ from whetstone.plugins import OptionError, validate_options
 from whetstone.sandbox.call_outcomes import describe_end
 from whetstone.sandbox.containers.container_options import CONTAINER_LIMITS
 from whetstone.sandbox.containers.container_session import SessionWithoutPython, file_tool_program, read_file_tool_reply
-from whetstone.sandbox.containers.harbor_archives import SPARE_SECONDS, download_folder, limit_call, upload_folder
+from whetstone.sandbox.containers.harbor_archives import SPARE_SECONDS, download_folder, limit_call, upload_archive
 from whetstone.sandbox.limits import Limits
 from whetstone.sandbox.protocol import Ending, Outcome, export_variables
 from whetstone.truncate_text import truncate_middle
@@ -283,7 +283,7 @@ class HarborSession(SessionWithoutPython):
         Raises:
             InfrastructureError: The environment has failed, or has no `tar`.
         """
-        return await self._call(lambda: upload_folder(self._environment, archive, folder))
+        return await self._call(lambda: upload_archive(self._environment, archive, folder))
 
     @property
     def working_folder(self) -> str:
