@@ -241,7 +241,7 @@ def test_largest_step_beyond_memory_fails_with_a_remedy(monkeypatch, error):
     def too_large(*measured):
         raise error
 
-    monkeypatch.setattr(preflight_checks, "_measure_largest_step", too_large)
+    monkeypatch.setattr(preflight_checks, "measure_largest_step", too_large)
     results = checks()["largest step"]
     assert results.verdict is CheckStatus.FAIL
     assert "activation_checkpointing" in results.mend
