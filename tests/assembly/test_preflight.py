@@ -10,7 +10,7 @@ import torch
 
 from support import small
 from support.small import SMALL
-from whetstone.assembly import assemble, preflight_checks, run_preflight_checks
+from whetstone.assembly import assemble, largest_step, preflight_checks, run_preflight_checks
 from whetstone.assembly.preflight_checks import _Probe, build_example_value, judge_failures
 from whetstone.chat import Chat
 from whetstone.evaluation.check_result import CheckStatus
@@ -71,7 +71,7 @@ def test_check_beyond_its_deadline_is_a_note_and_later_checks_are_skipped(monkey
 
 def test_large_policy_is_tested_on_few_tokens_and_its_largest_step_is_extrapolated(monkeypatch):
     monkeypatch.setattr(preflight_checks, "_LARGE_PARAMETERS", 0)
-    monkeypatch.setattr(preflight_checks, "_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(largest_step, "_STEP_SECONDS", 0.0)
     results = checks("reinforcement.micro_batch_tokens=2048")
     assert results["episodes"].said.startswith("2 sampled, ")
     assert results["largest step"].said.startswith("32 tokens forward and backward")
@@ -86,10 +86,10 @@ def test_start_up_of_the_first_update_is_not_extrapolated(monkeypatch):
         sizes.append(sum(map(len, segments)))
         clock[0] += sizes[-1] / 1000 + (0.9 if len(sizes) == 1 else 0.0)
 
-    monkeypatch.setattr(preflight_checks, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(largest_step, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     learner, policy = SimpleNamespace(step=step), SimpleNamespace(tokenizer=range(9), context_length=256)
     # 32, 128 and 512 tokens take 0.672 s; 2,048 tokens would exceed the time budget of 2 s
-    assert preflight_checks._measure_largest_step(learner, policy, 4096) == (pytest.approx(0.512), 512)
+    assert largest_step.measure_largest_step(learner, policy, 4096) == (pytest.approx(0.512), 512)
     assert sizes == [32, 32, 128, 512]
 
 
