@@ -278,7 +278,7 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
-def report_is_complete(kind, keys):
+def assert_report_is_complete(kind, keys):
     """Check that each key is on one line, and that the recipe can be loaded."""
     result = translate_config(kind, keys)
     assert [entry.key for entry in result.entries][: len(keys)] == list(keys)
@@ -295,14 +295,14 @@ def report_is_complete(kind, keys):
 @given(data=st.data())
 def test_any_keys_with_any_values_give_a_valid_recipe_and_a_complete_report(kind, data):
     names = st.sampled_from(sorted({*DEFAULTS[kind], *LIBRARIES[kind].rules}))
-    report_is_complete(kind, data.draw(st.dictionaries(names, VALUES, max_size=8)))
+    assert_report_is_complete(kind, data.draw(st.dictionaries(names, VALUES, max_size=8)))
 
 
 @pytest.mark.parametrize("kind", ["trl", "verl"])
 @given(data=st.data())
 def test_any_change_of_the_defaults_is_reported(kind, data):
     changed = data.draw(st.dictionaries(st.sampled_from(sorted(DEFAULTS[kind])), VALUES, max_size=4))
-    report_is_complete(kind, {**DEFAULTS[kind], **changed})
+    assert_report_is_complete(kind, {**DEFAULTS[kind], **changed})
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_any_change_of_the_defaults_is_reported(kind, data):
     [("trl", ["num_train_epochs (default)"]), ("verl", ["data.max_prompt_length", "trainer.total_epochs"])],
 )
 def test_defaults_of_a_library_are_missing_only_if_they_change_what_is_learned(kind, missing):
-    assert keys_with(report_is_complete(kind, DEFAULTS[kind]), "missing") == missing
+    assert keys_with(assert_report_is_complete(kind, DEFAULTS[kind]), "missing") == missing
 
 
 def test_training_arguments_of_transformers_are_known():
@@ -320,7 +320,7 @@ def test_training_arguments_of_transformers_are_known():
         field.name: None if field.default is dataclasses.MISSING else field.default
         for field in dataclasses.fields(transformers.TrainingArguments)
     }
-    missing = keys_with(report_is_complete("trl", known), "missing")
+    missing = keys_with(assert_report_is_complete("trl", known), "missing")
     assert set(missing) <= {"num_train_epochs", "include_num_input_tokens_seen", "label_smoothing_factor"}
 
 
