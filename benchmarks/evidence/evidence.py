@@ -1,8 +1,8 @@
 """Run a bench of `evidence/benchmarks`: contenders with the same tasks, warm-up and budget over several seeds.
 
-    python -m benchmarks evidence credit --seeds 8
-    python -m benchmarks evidence credit --only grpo gigpo --seeds 8     # other rows of the result are kept
-    python -m benchmarks evidence credit --write                        # benchmarks/results/evidence/credit.{json,md}
+    python -m benchmarks evidence errands --seeds 8
+    python -m benchmarks evidence errands --only grpo gigpo --seeds 8     # other rows of the result are kept
+    python -m benchmarks evidence errands --write                        # benchmarks/results/evidence/errands.{json,md}
     python -m benchmarks evidence all --judge                           # recompute all verdicts from stored rows
     python -m benchmarks evidence all --fingerprint                     # store fingerprints that are missing
     python -m benchmarks evidence all --stale                           # recompute fingerprints, list stale contenders

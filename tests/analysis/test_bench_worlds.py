@@ -3,19 +3,26 @@
 import asyncio
 import json
 from dataclasses import replace
+from itertools import pairwise
+
+import pytest
 
 from again import Doors, TriedAgainAtTheEnd
+from calculator import FAILED, HastyExpert, consistent_turn
 from choosing import LETTERS, POOL, SYLLABLES, Words
 from cold_start import TURNS, Traces
-from dense import nearer
 from masked import MASK, Masked
 from ranker import Library, Pages
 from self_search import search
-from support.episodes import path, turn
+from support.episodes import path
+from support.episodes import turn as turn_of
 from text_game import House
-from whetstone.chat import ToolCall, assistant, user
+from whetstone.chat import ToolCall, assistant, tool_result, user
 from whetstone.environments import Observation, StepResult
-from whetstone.trajectory import EndReason, Task
+from whetstone.errors import ToolError
+from whetstone.tools import Toolset
+from whetstone.tools.arithmetic_tools import pocket_calculator
+from whetstone.trajectory import Task
 
 
 class Once:
@@ -114,17 +121,6 @@ def test_words_repeat_and_held_out_words_follow_the_rule():
         assert task.private["answer"] == LETTERS[SYLLABLES.index(task.prompt.split()[0]) % 4]
 
 
-def test_door_toward_the_coin_gains_a_tenth_and_away_from_it_loses_a_tenth():
-    house = House("house/10")
-    door = house.path(house.start)[0]
-    back = {"north": "south", "south": "north", "east": "west", "west": "east"}[door]
-    calls = [assistant("", ToolCall("go", json.dumps({"direction": way}))) for way in (door, back, door)]
-    trajectory = path("p", turns=[replace(turn(), message=call) for call in calls], ended=EndReason.MAX_TURNS)
-    score = asyncio.run(nearer(trajectory, Task("house/10", "", {}, {})))
-    assert [round(each, 3) for each in score.turns] == [0.1, -0.1, 0.1]
-    assert round(score.value, 3) == 0.1
-
-
 def walk(source, task):
     """Return the doors that the expert opens."""
     house, doors, messages = House(task.id), [], []
@@ -145,3 +141,54 @@ def test_experts_of_many_paths_detour_within_the_limit_and_experts_of_one_path_t
     assert sum(len(way) > least for least, way in zip(shortest, many, strict=True)) > 10
     # equally short and different: the choices have another order
     assert any(len(a) == len(b) and a != b for a, b in zip(one, many, strict=True))
+
+
+def call(expression):
+    return assistant("", ToolCall("pocket_calculator", json.dumps({"expression": expression})))
+
+
+def calculate(source, task):
+    """Return the calls of the expert and its answer, with the answers of the calculator."""
+    messages, tools = [user(task.prompt)], Toolset([pocket_calculator]).specs
+    while len(messages) < 40:
+        turn = source.demonstrate(task, messages, tools)
+        if not turn.tool_calls:
+            break
+        try:
+            result = pocket_calculator(**json.loads(turn.tool_calls[0].arguments))
+        except ToolError as error:
+            result = f"{FAILED}: {error}"
+        messages += [turn, tool_result(result)]
+    return [m.text.startswith(FAILED) for m in messages if m.role == "tool"], turn.text
+
+
+def test_hasty_calls_fail_once_before_a_right_call_and_cost_no_success():
+    source = HastyExpert(hasty=0.4)
+    plays = [(task, *calculate(source, task)) for task in map(source.task, range(300))]
+    assert all(answer == task.private["answer"] for task, _, answer in plays)
+    assert not any(first and second for _, failed, _ in plays for first, second in pairwise(failed))
+    shares = [failed.count(True) / failed.count(False) for _, failed, _ in plays]
+    assert 0.35 < sum(shares) / len(shares) < 0.45
+
+
+@pytest.mark.parametrize(
+    ("turn", "value"),
+    [
+        ("12+34", 1.0),
+        ("12*34", 0.0),
+        ("2+34", 0.0),
+        ("12+34*56", 0.0),
+    ],
+)
+def test_verifier_of_turns_knows_the_operations_of_the_task_but_not_its_answer(turn, value):
+    task = Task("t", "Compute (12+34)*56", {}, {})
+    first = path("p", turns=[replace(turn_of(""), message=call(turn))])
+    assert asyncio.run(consistent_turn(first, task)).value == value
+
+
+def test_verifier_of_turns_accepts_calls_on_results_and_the_last_result_as_answer():
+    task = Task("t", "Compute (12+34)*56", {}, {})
+    first = replace(turn_of(""), message=call("12+34"), observation=(tool_result("46"),))
+    for message, value in ((call("46*56"), 1.0), (call("46-56"), 0.0), (assistant("46"), 1.0), (assistant("4"), 0.0)):
+        played = path("p", turns=[first, replace(turn_of(""), message=message)])
+        assert asyncio.run(consistent_turn(played, task)).value == value

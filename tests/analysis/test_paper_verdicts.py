@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from claims.bench_settings import read_bench
 from claims.claim_effects import MIN_SEEDS, check_entry, collect_verdicts, judge_claims
 from claims.evidence import assemble_bench
+from claims.matrix import method_rows, probability_of_improvement
 from claims.measures import upgrade_result
 from support.cli import whetstone
 from whetstone.algorithms import ADVANTAGES, OBJECTIVES
@@ -181,3 +183,44 @@ def test_contenders_of_every_bench_can_be_assembled(name, monkeypatch):
     if "smollm2" in BENCHES[name].read_text() and "smollm2-135m" not in stored_models():
         pytest.skip("a pretrained model: whetstone models add smollm2-135m")
     assert len(assemble_bench(name, bench_of(name)).contenders) == len(bench_of(name).contenders)
+
+
+def test_probability_of_improvement_counts_pairs_of_runs_with_ties_half():
+    probability, low, high = probability_of_improvement([([1.0, 2.0], [0.0, 1.0]), ([0.5, 0.5], [0.5, 0.5])])
+    assert probability == (3.5 / 4 + 0.5) / 2
+    assert 0.5 <= low <= probability <= high <= 0.75
+
+
+def test_probability_of_improvement_of_equal_methods_covers_one_half():
+    draw = random.Random(0)
+    covered = 0
+    for repeat in range(100):
+        sides = [[[draw.gauss(0.7, 0.05) for _ in range(8)] for _ in range(2)] for _ in range(3)]
+        _, low, high = probability_of_improvement(sides, seed=repeat)
+        covered += low <= 0.5 <= high
+    assert covered >= 85
+
+
+def test_methods_are_rows_only_with_two_settings_in_which_grpo_meets_the_entry_rule():
+    def setting(name, start, gains):
+        return {
+            "name": name,
+            "learning": True,
+            "contenders": [
+                {
+                    "name": contender,
+                    "runs": [
+                        {"seed": seed, "failed": None, "before": start, "measures": {"success": start + gain}}
+                        for seed in range(8)
+                    ],
+                }
+                for contender, gain in gains.items()
+            ],
+        }
+
+    one, other = (setting(name, 0.3, {"grpo": 0.4, "better": 0.5, name: 0.4}) for name in ("one", "other"))
+    too_high = setting("too high", 0.6, {"grpo": 0.2, "better": 0.1})
+    (row,) = method_rows([one, other, too_high])
+    assert (row.name, sorted(row.effects), row.probability) == ("better", ["one", "other"], 1.0)
+    assert round(row.difference, 6) == 0.1
+    assert method_rows([one, too_high]) == []

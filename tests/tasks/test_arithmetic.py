@@ -76,6 +76,18 @@ def test_a_cautious_expert_repeats_calls_and_answers_with_the_last_result(kind, 
     assert recheck != 0.5 or 0 < repeated < steps
 
 
+def test_an_expert_with_an_error_rate_is_right_as_often_as_all_of_its_turns_are():
+    source, toolset = Arithmetic(digits=2, error_rate=0.25), Toolset([pocket_calculator])
+    right: dict[int, list[bool]] = {}
+    for index in range(900):
+        task, conversation = source.task(index), []
+        while (message := source.demonstrate(task, conversation, toolset.specs)).tool_calls:
+            conversation += [message, tool_result(asyncio.run(toolset.call(message.tool_calls[0])).text)]
+        right.setdefault(len(task.private["steps"]), []).append(message.text == task.private["answer"])
+    for operations, solved in right.items():
+        assert abs(sum(solved) / len(solved) - 0.75 ** (operations + 1)) < 0.08, operations
+
+
 def test_every_kind_needs_a_product_of_all_digits():
     for kind in KINDS:
         assert all("*" in Arithmetic(kinds={kind: 1}).task(i).prompt for i in range(10))
@@ -101,7 +113,8 @@ def test_weights_are_the_frequencies_of_kinds():
         ({"kinds": {"product": -1}}, "zero or more"),
         ({"kinds": {"product": 0}}, "every weight is zero"),
         ({"digits": 9}, "1 to 6"),
-        ({"recheck": 1.5}, "a probability from 0 to 1"),
+        ({"recheck": 1.5}, "recheck: must be a probability from 0 to 1"),
+        ({"error_rate": -0.1}, "error_rate: must be a probability from 0 to 1"),
     ],
 )
 def test_invalid_options_are_one_line(options, message):

@@ -10,9 +10,10 @@ from support.small import SMALL
 from whetstone.assembly.assembly import assemble
 from whetstone.cli.rollout import play_rollout
 from whetstone.environments import ToolEnvironment
-from whetstone.errors import InfrastructureError
+from whetstone.errors import InfrastructureError, NoScoredEpisodesError, RecipeError
 from whetstone.recipe import load_recipe
 from whetstone.tools import pocket_calculator
+from whetstone.training import train
 from whetstone.training.cost_estimate import estimate_cost
 from whetstone.training.supervised import DemonstrationBatch, sample_demonstrations
 from whetstone.trajectory import EndReason
@@ -123,3 +124,16 @@ def test_demonstrations_have_their_own_maximum_number_of_turns(assembly):
     supervised, _, evaluations = estimate_cost(resolved, judges=0).stages
     assert supervised.tool_calls == supervised.episodes * 7
     assert evaluations.tool_calls == evaluations.episodes * 5
+
+
+def test_demonstrations_that_fail_are_trained_only_if_the_recipe_says_so(tmp_path):
+    """Every answer of this expert lacks its last digit."""
+    errs = [*SMALL, "ablations=null", "reinforcement.steps=1", "supervised.tasks.error_rate=1"]
+    with pytest.raises(NoScoredEpisodesError, match=r"none of the first .* demonstrations solved its task"):
+        train(load_recipe("demo", [*errs, "supervised.steps=40"]), tmp_path / "solved")
+    train(load_recipe("demo", [*errs, "supervised.solved_only=false"]), tmp_path / "all")
+    rows = [json.loads(line) for line in (tmp_path / "all" / "metrics.jsonl").read_text().splitlines()]
+    skipped = [row["demonstrations/skipped_fraction"] for row in rows if row["stage"] == "supervised"]
+    assert skipped == [0.0, 0.0]
+    with pytest.raises(RecipeError, match="demonstrations come from"):
+        load_recipe("demo", ["supervised.data=x.jsonl", "supervised.solved_only=false"])

@@ -39,7 +39,7 @@ _OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
     "max": max,
     "min": min,
     "deviation": pstdev,
-    "variation": lambda values: pstdev(values) / fmean(values),
+    "variation": lambda values: pstdev(values) / fmean(values) if any(values) else math.nan,
 }
 
 

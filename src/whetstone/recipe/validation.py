@@ -15,6 +15,7 @@ from whetstone.recipe.stage_settings import (
     OptimizerSettings,
     RewardModelSettings,
     SamplingSettings,
+    SupervisedSettings,
     get_data,
 )
 
@@ -182,8 +183,8 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
             problem = "no stage" if not kinds else f"{' and '.join(kinds)} in one stage"
             yield f"stages.{number}", f"has {problem}; each stage is one of {', '.join(STAGE_KINDS)}"
     if recipe.supervised is not None and recipe.supervised.data is not None:
-        for key in ("tasks", "max_turns"):
-            if getattr(recipe.supervised, key):
+        for key in ("tasks", "max_turns", "solved_only"):
+            if getattr(recipe.supervised, key) != SupervisedSettings.model_fields[key].default:
                 yield f"supervised.{key}", "demonstrations come from supervised.data, not from the source's expert"
 
 

@@ -113,8 +113,17 @@ _RUBRIC = (
     {"criterion": "Its answer is the right number.", "points": 2, "rule": "right_number"},
     {"criterion": "It guesses a number without a call.", "points": -1, "rule": "no_call"},
 )
+_OTHER_OPERATION = str.maketrans("+-*", "**+")
 _HELD_OUT_SHARE = 10
 """Number of expressions of which one is held out."""
+
+
+def _make_wrong(turn: Message) -> Message:
+    """Return a call with another operation, or an answer without its last digit."""
+    if not turn.tool_calls:
+        return assistant(turn.text[:-1])
+    call = turn.tool_calls[0]
+    return assistant("", ToolCall(call.name, call.arguments.translate(_OTHER_OPERATION)))
 
 
 class Arithmetic:
@@ -129,13 +138,23 @@ class Arithmetic:
             weight above zero, equally often.
         recheck: Probability, 0 to 1, with which the expert repeats a call to check its result. With few turns,
             a policy that imitates a cautious expert runs out of them in long tasks; see `supervised.max_turns`.
+        error_rate: Probability, 0 to 1, that a turn of the expert is wrong: a call multiplies instead of adding or the
+            reverse, an answer lacks its last digit. Only successful demonstrations are trained on by default; see
+            `supervised.solved_only`.
 
     Raises:
-        OptionError: If a kind is unknown, a weight is negative, there is no kind, or `recheck` is not a probability.
+        OptionError: If a kind is unknown, a weight is negative, there is no kind, or `recheck` or `error_rate` is not a
+            probability.
     """
 
     def __init__(
-        self, *, seed: int = 0, digits: int = 3, kinds: Mapping[str, float] | None = None, recheck: float = 0.0
+        self,
+        *,
+        seed: int = 0,
+        digits: int = 3,
+        kinds: Mapping[str, float] | None = None,
+        recheck: float = 0.0,
+        error_rate: float = 0.0,
     ) -> None:
         weights = dict.fromkeys(KINDS, 1.0) if kinds is None else dict(kinds)
         for kind, weight in weights.items():
@@ -148,9 +167,10 @@ class Arithmetic:
             raise OptionError("kinds", "every weight is zero; set one above zero")
         if not 1 <= digits <= 6:
             raise OptionError("digits", f"must be 1 to 6, got {digits}")
-        if not 0 <= recheck <= 1:
-            raise OptionError("recheck", f"must be a probability from 0 to 1, got {recheck:g}")
-        self.seed, self.digits, self.recheck = seed, digits, recheck
+        for option, value in (("recheck", recheck), ("error_rate", error_rate)):
+            if not 0 <= value <= 1:
+                raise OptionError(option, f"must be a probability from 0 to 1, got {value:g}")
+        self.seed, self.digits, self.recheck, self.error_rate = seed, digits, recheck, error_rate
 
     def task(self, index: int) -> Task:
         """Return training task `index`; its kind is sampled by weight."""
@@ -173,8 +193,14 @@ class Arithmetic:
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Return the call of the next operation, or the answer after the last operation.
 
-        Without tools, the answer.
+        Without tools, the answer. Some turns are wrong, as `error_rate` sets.
         """
+        turn = self._find_right_turn(task, conversation, tools)
+        if self.error_rate and derive_random("erring", task.id, len(conversation)).random() >= 1 - self.error_rate:
+            return _make_wrong(turn)
+        return turn
+
+    def _find_right_turn(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         results = [message.text for message in conversation if message.role == "tool"]
         steps: Sequence[str] = task.private["steps"]
         plan = self._plan(task.id, len(steps))

@@ -72,28 +72,31 @@ class Supervised(WithoutSampling):
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
         """Make the next update on demonstrations and return its metrics.
 
-        Demonstrations that did not solve their task are left out and counted.
+        Demonstrations that did not solve their task are left out and counted, unless `supervised.solved_only` is false.
 
         Args:
             budget_share: Not used: the stage has no budget.
 
         Raises:
-            NothingScoredError: If none of the first few dozen demonstrations solved its task.
+            NothingScoredError: If none of the first few dozen demonstrations can be trained on.
         """
         began = time.perf_counter()
         count = self.settings.batch_size
         first = self.done * count
         if self._drawn is None:
             demonstrations = await sample_demonstrations(self.assembly, first, count)
+            demonstrations = replace(demonstrations, solved_only=self.settings.solved_only)
             demonstrations.record_faults(self.fault)
             if not self.done:
                 report_limits(self.assembly, "supervised", demonstrations)
         else:
             demonstrations = DemonstrationBatch(tuple(self._drawn.get_episode(first + i) for i in range(count)))
         episodes = demonstrations.episodes
-        for trajectory in episodes:
-            self.beginning.record_result(None if trajectory.solved else find_failure_cause(trajectory))
-        self.causes = count_causes(find_failure_cause(trajectory) for trajectory in episodes if not trajectory.solved)
+        imitated = {trajectory.id for trajectory in demonstrations.imitated}
+        causes = [None if each.id in imitated else find_failure_cause(each) for each in episodes]
+        for cause in causes:
+            self.beginning.record_result(cause)
+        self.causes = count_causes(cause for cause in causes if cause is not None)
         segments = demonstrations.segments
         sampled = time.perf_counter()
         self.updating_since = sampled
@@ -103,7 +106,7 @@ class Supervised(WithoutSampling):
         now = time.perf_counter()
         metrics |= {"loss/supervised": metrics["loss/total"]} if "loss/total" in metrics else {}
         metrics |= {
-            "demonstrations/skipped_fraction": 1 - fmean(trajectory.solved for trajectory in episodes),
+            "demonstrations/skipped_fraction": 1 - len(demonstrations.imitated) / len(episodes),
             **demonstrations.metrics,
             "time/rollout": sampled - began,
             "time/update": now - sampled,
@@ -190,11 +193,18 @@ class DemonstrationBatch:
     """Episodes, including those that did not solve their task."""
     retried: int = 0
     """Number of attempts that were repeated because a server, sandbox or tool failed."""
+    solved_only: bool = True
+    """Whether only episodes that solved their task are imitated; otherwise all that were scored."""
+
+    @property
+    def imitated(self) -> list[Trajectory]:
+        """Episodes to imitate."""
+        return [each for each in self.episodes if each.solved or (not self.solved_only and each.score is not None)]
 
     @property
     def segments(self) -> list[Segment]:
-        """Segments to imitate: those of the episodes that solved their task."""
-        return [segment for trajectory in self.episodes if trajectory.solved for segment in trajectory.segments()]
+        """Segments of the episodes to imitate."""
+        return [segment for trajectory in self.imitated for segment in trajectory.segments()]
 
     @property
     def lost(self) -> list[Trajectory]:
@@ -244,14 +254,14 @@ async def sample_demonstrations(assembly: RunComponents, first: int, count: int)
 
 
 def report_limits(assembly: RunComponents, key: str, demonstrations: DemonstrationBatch) -> None:
-    """Report which limits of the policy the expert's solved episodes exceed.
+    """Report which limits of the policy the expert's episodes exceed, of those that are trained.
 
     Args:
         assembly: Components of the run.
         key: Recipe key of the demonstrations, for the message.
         demonstrations: Demonstrations of the first update.
     """
-    limits = PolicyLimits.of_recipe(assembly.resolved.recipe).add(t for t in demonstrations.episodes if t.solved)
+    limits = PolicyLimits.of_recipe(assembly.resolved.recipe).add(demonstrations.imitated)
     for problem in limits.find_problems(f"{key} (episodes of the expert)"):
         assembly.say(str(problem))
 
