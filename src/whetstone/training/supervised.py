@@ -92,7 +92,7 @@ class Supervised(WithoutSampling):
         else:
             demonstrations = DemonstrationBatch(tuple(self._drawn.get_episode(first + i) for i in range(count)))
         episodes = demonstrations.episodes
-        imitated = {trajectory.id for trajectory in demonstrations.imitated}
+        imitated = {trajectory.id for trajectory in demonstrations.trained_episodes}
         causes = [None if each.id in imitated else find_failure_cause(each) for each in episodes]
         for cause in causes:
             self.beginning.record_result(cause)
@@ -106,7 +106,7 @@ class Supervised(WithoutSampling):
         now = time.perf_counter()
         metrics |= {"loss/supervised": metrics["loss/total"]} if "loss/total" in metrics else {}
         metrics |= {
-            "demonstrations/skipped_fraction": 1 - len(demonstrations.imitated) / len(episodes),
+            "demonstrations/skipped_fraction": 1 - len(demonstrations.trained_episodes) / len(episodes),
             **demonstrations.metrics,
             "time/rollout": sampled - began,
             "time/update": now - sampled,
@@ -197,14 +197,14 @@ class DemonstrationBatch:
     """Whether only episodes that solved their task are imitated; otherwise all that were scored."""
 
     @property
-    def imitated(self) -> list[Trajectory]:
+    def trained_episodes(self) -> list[Trajectory]:
         """Episodes to imitate."""
         return [each for each in self.episodes if each.solved or (not self.solved_only and each.score is not None)]
 
     @property
     def segments(self) -> list[Segment]:
         """Segments of the episodes to imitate."""
-        return [segment for trajectory in self.imitated for segment in trajectory.segments()]
+        return [segment for trajectory in self.trained_episodes for segment in trajectory.segments()]
 
     @property
     def lost(self) -> list[Trajectory]:
@@ -261,7 +261,7 @@ def report_limits(assembly: RunComponents, key: str, demonstrations: Demonstrati
         key: Recipe key of the demonstrations, for the message.
         demonstrations: Demonstrations of the first update.
     """
-    limits = PolicyLimits.of_recipe(assembly.resolved.recipe).add(demonstrations.imitated)
+    limits = PolicyLimits.of_recipe(assembly.resolved.recipe).add(demonstrations.trained_episodes)
     for problem in limits.find_problems(f"{key} (episodes of the expert)"):
         assembly.say(str(problem))
 
