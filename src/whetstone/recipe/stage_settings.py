@@ -176,7 +176,7 @@ class SupervisedSettings(OptimizerSettings):
     max_turns: int | None = Field(None, ge=1)
     """Maximum number of turns of a demonstration, if the expert has more or fewer than `environment.max_turns`."""
     solved_only: bool = True
-    """Train only on demonstrations that solve their task; otherwise on all demonstrations of the expert, right or wrong."""
+    """Train only on demonstrations that solve their task; otherwise on all of the expert, right or wrong."""
 
 
 class SamplingSettings(OptimizerSettings):
