@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from again import Doors, TriedAgainAtTheEnd
-from calculator import FAILED, HastyExpert, consistent_turn
+from calculator import FAILED, ConfidentExpert, HastyExpert, consistent_turn
 from choosing import LETTERS, POOL, SYLLABLES, Words
 from cold_start import TURNS, Traces
 from masked import MASK, Masked
@@ -20,9 +20,13 @@ from text_game import House
 from whetstone.chat import ToolCall, assistant, tool_result, user
 from whetstone.environments import Observation, StepResult
 from whetstone.errors import ToolError
+from whetstone.rewards import exact_number
+from whetstone.rewards.answers.confidence import stated_confidence
 from whetstone.tools import Toolset
 from whetstone.tools.arithmetic_tools import pocket_calculator
 from whetstone.trajectory import Task
+
+TOOLS = Toolset([pocket_calculator]).specs
 
 
 class Once:
@@ -149,9 +153,9 @@ def call(expression):
 
 def calculate(source, task):
     """Return the calls of the expert and its answer, with the answers of the calculator."""
-    messages, tools = [user(task.prompt)], Toolset([pocket_calculator]).specs
+    messages = [user(task.prompt)]
     while len(messages) < 40:
-        turn = source.demonstrate(task, messages, tools)
+        turn = source.demonstrate(task, messages, TOOLS)
         if not turn.tool_calls:
             break
         try:
@@ -192,3 +196,13 @@ def test_verifier_of_turns_accepts_calls_on_results_and_the_last_result_as_answe
     for message, value in ((call("46*56"), 1.0), (call("46-56"), 0.0), (assistant("46"), 1.0), (assistant("4"), 0.0)):
         played = path("p", turns=[first, replace(turn_of(""), message=message)])
         assert asyncio.run(consistent_turn(played, task)).value == value
+
+
+def test_stated_confidence_is_read_and_is_not_taken_for_the_answer():
+    source = ConfidentExpert()
+    task = source.task(0)
+    calls = [calculate(HastyExpert(seed=0, digits=3), task)[1]]
+    text = source.demonstrate(task, [tool_result(calls[0])] * len(task.private["steps"]), TOOLS).text
+    played = path("p", turns=[turn_of(text)])
+    assert 0.1 <= stated_confidence(played) <= 0.9
+    assert asyncio.run(exact_number(played, task)).success
