@@ -194,11 +194,11 @@ def test_probability_of_improvement_counts_pairs_of_runs_with_ties_half():
 def test_probability_of_improvement_of_equal_methods_covers_one_half():
     draw = random.Random(0)
     covered = 0
-    for repeat in range(100):
+    for repeat in range(60):
         sides = [[[draw.gauss(0.7, 0.05) for _ in range(8)] for _ in range(2)] for _ in range(3)]
-        _, low, high = probability_of_improvement(sides, seed=repeat)
+        _, low, high = probability_of_improvement(sides, seed=repeat, repeats=100)
         covered += low <= 0.5 <= high
-    assert covered >= 85
+    assert covered >= 48
 
 
 def test_methods_are_rows_only_with_two_settings_in_which_grpo_meets_the_entry_rule():

@@ -13,7 +13,6 @@ from claims.claim_effects import MIN_SEEDS, check_entry
 from whetstone.evaluation.effect_estimates import Effect, effects_against
 
 BASELINE = "grpo"
-_REPEATS = 2000
 Runs = Mapping[str, Mapping[int, Mapping[str, Any]]]
 """Contender → seed → stored row."""
 
@@ -69,7 +68,7 @@ def method_rows(results: Sequence[Mapping[str, Any]]) -> list[MethodRow]:
 
 
 def probability_of_improvement(
-    settings: Sequence[tuple[Sequence[float], Sequence[float]]], *, seed: int = 0
+    settings: Sequence[tuple[Sequence[float], Sequence[float]]], *, seed: int = 0, repeats: int = 2000
 ) -> tuple[float, float, float]:
     """Compute the probability that a method's run is above a baseline's run, with its 95 % interval.
 
@@ -80,6 +79,7 @@ def probability_of_improvement(
     Args:
         settings: Values of the method and of the baseline, by run, for each setting.
         seed: Random seed of the bootstrap.
+        repeats: Number of bootstrap samples.
 
     Returns:
         Probability, and low and high bound.
@@ -94,7 +94,7 @@ def probability_of_improvement(
 
     arrays = [(np.asarray(x, dtype=float), np.asarray(y, dtype=float)) for x, y in settings]
     samples = [
-        over_settings([(draw.choice(x, len(x)), draw.choice(y, len(y))) for x, y in arrays]) for _ in range(_REPEATS)
+        over_settings([(draw.choice(x, len(x)), draw.choice(y, len(y))) for x, y in arrays]) for _ in range(repeats)
     ]
     low, high = np.quantile(samples, (0.025, 0.975))
     return over_settings(arrays), float(low), float(high)

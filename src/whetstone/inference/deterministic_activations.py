@@ -12,6 +12,7 @@ Note:
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ _VECTORS = 32
 """Maximum number of float32 elements that are computed together: two vectors of 512 bits."""
 _SHARE = 32_768
 """Minimum number of elements that PyTorch assigns to a thread (`at::internal::GRAIN_SIZE`)."""
+_GELU_SHARED = 16_384
+"""Number of elements above which gelu uses all threads (`GELU_MIN_ELEMENTS_FOR_MULTI_THREADING`)."""
 
 
 def deterministic_activation(activation: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
@@ -53,7 +56,7 @@ def make_activations_deterministic(model: torch.nn.Module) -> None:
 
 
 def _padded_count(count: int, threads: int) -> int:
-    """Return the smallest padded size for which each thread computes whole vectors.
+    """Return a padded size for which each thread computes whole vectors, in gelu and in other activations.
 
     Args:
         count: Number of elements of the tensor.
@@ -61,7 +64,8 @@ def _padded_count(count: int, threads: int) -> int:
     """
     while True:
         shares = min(threads, -(-count // _SHARE)) or 1
-        filled = -(-count // (_VECTORS * shares)) * _VECTORS * shares
+        unit = _VECTORS * math.lcm(shares, threads if count > _GELU_SHARED else 1)
+        filled = -(-count // unit) * unit
         if filled == count:
             return count
         count = filled
