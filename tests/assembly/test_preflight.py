@@ -167,6 +167,14 @@ def test_constant_reward_fails():
     assert results["episodes"].verdict is CheckStatus.PASS  # one bad check hides no other
 
 
+def test_an_expert_that_may_fail_is_a_note():
+    errs = "supervised.tasks.error_rate=1"
+    assert checks(errs)["reward"].verdict is CheckStatus.FAIL
+    check = checks(errs, "supervised.solved_only=false")["reward"]
+    assert check.verdict is CheckStatus.WARN
+    assert "supervised.solved_only: false permits" in check.said
+
+
 def test_reward_that_raises_fails_every_check_that_uses_it():
     results = checks("reward=support.small:unjudged")
     message = "the expert's episode has no score: the reward failed: support/small.py:"

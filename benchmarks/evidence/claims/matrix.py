@@ -13,8 +13,6 @@ from claims.claim_effects import MIN_SEEDS, check_entry
 from whetstone.evaluation.effect_estimates import Effect, effects_against
 
 BASELINE = "grpo"
-Runs = Mapping[str, Mapping[int, Mapping[str, Any]]]
-"""Contender → seed → stored row."""
 
 
 @dataclass(frozen=True, slots=True)

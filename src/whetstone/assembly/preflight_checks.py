@@ -390,6 +390,10 @@ class _Probe:
         """Compare the reward of the expert's episode with that of a wrong answer ("I do not know.")."""
         if self.shown is None or not self.shown.turns or self.shown.ended.cut_short:
             return Check("", CheckStatus.WARN, "skipped: without an expert's episode no correct answer is known")
+        warm_up = self.recipe.supervised
+        if warm_up is not None and not warm_up.solved_only and not self.shown.solved:
+            text = "skipped: the expert's episode did not solve its task, which supervised.solved_only: false permits"
+            return Check("", CheckStatus.WARN, text)
         actor = ExpertActor(Clueless(), self.assembly.chat)
         wrong = await self.assembly.build_collector(actor).sample(
             GroupPlan(self.assembly.demonstration_source.task(0), seed=0)

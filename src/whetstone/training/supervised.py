@@ -92,8 +92,8 @@ class Supervised(WithoutSampling):
         else:
             demonstrations = DemonstrationBatch(tuple(self._drawn.get_episode(first + i) for i in range(count)))
         episodes = demonstrations.episodes
-        imitated = {trajectory.id for trajectory in demonstrations.trained_episodes}
-        causes = [None if each.id in imitated else find_failure_cause(each) for each in episodes]
+        trained = {trajectory.id for trajectory in demonstrations.trained_episodes}
+        causes = [None if each.id in trained else find_failure_cause(each) for each in episodes]
         for cause in causes:
             self.beginning.record_result(cause)
         self.causes = count_causes(cause for cause in causes if cause is not None)
@@ -194,16 +194,16 @@ class DemonstrationBatch:
     retried: int = 0
     """Number of attempts that were repeated because a server, sandbox or tool failed."""
     solved_only: bool = True
-    """Whether only episodes that solved their task are imitated; otherwise all that were scored."""
+    """Whether only episodes that solved their task are trained; otherwise all that were scored."""
 
     @property
     def trained_episodes(self) -> list[Trajectory]:
-        """Episodes to imitate."""
+        """Episodes to train on."""
         return [each for each in self.episodes if each.solved or (not self.solved_only and each.score is not None)]
 
     @property
     def segments(self) -> list[Segment]:
-        """Segments of the episodes to imitate."""
+        """Segments of the episodes to train on."""
         return [segment for trajectory in self.trained_episodes for segment in trajectory.segments()]
 
     @property
