@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from support.inference_servers import (
+    GENERATION_PATHS,
     VLLM,
     SGLang,
     delay_weights,
@@ -95,6 +97,41 @@ class FaultyAnswers:
             return answer
         self.left -= 1
         return self.fault(answer) if callable(self.fault) else self.fault
+
+
+# ------------------------------------------------------------ weight sync
+
+
+@pytest.mark.parametrize(("kind", "engine_class"), KINDS)
+def test_request_that_ends_before_the_sync_is_confirmed_keeps_its_versions(folder, kind, engine_class):
+    with served(kind, folder) as server:
+        began, ended, answer = threading.Event(), threading.Event(), server.answer
+
+        def answer_in_turn(path, body, query):
+            if path in GENERATION_PATHS:
+                began.set()
+            reply = answer(path, body, query)
+            if path in GENERATION_PATHS:
+                ended.set()
+            elif path in ("/update_weight_version", "/update_weights_from_disk"):
+                ended.wait(60)
+                time.sleep(0.5)  # the engine receives the tokens first
+            return reply
+
+        async def what(engine):
+            await engine.score(TokenSequence(PROMPT))
+            began.clear()
+            ended.clear()
+            server.answer = answer_in_turn
+            request = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
+            await asyncio.to_thread(began.wait, 60)
+            await engine.load_weights(named(folder, times=1.1), 1, in_flight="continue")
+            return await request, await some(engine)
+
+        during, after = play(engine_class(address=server.url, detokenize=str), what)
+    assert list(during.versions) == sorted(during.versions)
+    assert set(during.versions) <= {0, 1}
+    assert set(after.versions) == {1}
 
 
 # ------------------------------------------------------------ timeouts, deaths, invalid answers

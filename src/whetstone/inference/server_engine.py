@@ -473,9 +473,16 @@ class ServerEngine(ABC):
         moving = in_flight != "drain" and self._count_under_way > 0
         if moving:
             await self._pause(in_flight)
+        before = self._labels
+        self._labels = {**before, version_label(version): version}  # a request can end before `_load` returns
         try:
             await self._load(weights, version)
-            self._labels = {**(self._labels if moving else {}), version_label(version): version}
+        except BaseException:
+            self._labels = before
+            raise
+        else:
+            if not moving:
+                self._labels = {version_label(version): version}
             self.version = version
         finally:
             if moving and self.alive:
