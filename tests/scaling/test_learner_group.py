@@ -23,6 +23,7 @@ from support.learners import (
     groups,
     mistaken,
     plain,
+    segfaulting,
     together,
     weights_of,
 )
@@ -146,12 +147,22 @@ def test_out_of_memory_of_one_process_is_handled_by_all(spare):
 
 
 @pytest.mark.slow
-def test_dead_process_ends_the_update_and_the_message_has_the_remedy(spare):
-    several = together(assembled(), spare).trainer
+def test_dead_process_ends_the_update_and_the_message_has_the_remedy():
+    processes = LearnerProcesses(2)
+    several = together(assembled(), processes).trainer
     with pytest.raises(LearnerError, match=r"learner process 2 of 2 ended by signal 9.*--resume"):
         several.step(segments(), fatal)
     with pytest.raises(LearnerError, match="--resume"):
         several.step(segments(), plain)
+
+
+@pytest.mark.slow
+def test_process_that_a_fault_of_memory_ended_reports_the_place():
+    processes = LearnerProcesses(2)
+    several = together(assembled(), processes).trainer
+    with pytest.raises(LearnerError, match=r"signal 11 \(Fatal Python error: Segmentation fault, File .*line"):
+        several.step(segments(), segfaulting)
+    processes.close()
 
 
 @pytest.mark.slow

@@ -227,8 +227,8 @@ class LearnerProcesses:
             code = self._processes[rank].returncode
             ended = f" by signal {-code}" if code is not None and code < 0 else f" with code {code}"
             self._stderr[rank].seek(0)
-            lines = self._stderr[rank].read().decode(errors="replace").strip().splitlines()
-            ended += f" ({lines[-1]})" if lines else ""
+            cause = _find_cause(self._stderr[rank].read().decode(errors="replace"))
+            ended += f" ({cause})" if cause else ""
         self.close()
         raise LearnerError(
             f"learner process {rank + 1} of {self.count} ended{ended}, and the others were ended too; --resume "
@@ -247,6 +247,21 @@ class OutOfMemory(torch.OutOfMemoryError):
     def __init__(self, message: str, states: list[Any]) -> None:
         super().__init__(message)
         self.states = states
+
+
+def _find_cause(stderr: str) -> str:
+    """Return the last line that a process wrote, or where a signal ended it; "" if it wrote nothing.
+
+    >>> _find_cause('Fatal Python error: Segmentation fault\\n\\nCurrent thread 0x1:\\n  File "a.py", line 3 in f\\n')
+    'Fatal Python error: Segmentation fault, File "a.py", line 3 in f'
+    """
+    lines = [line.strip() for line in stderr.strip().splitlines()]
+    fatal = next((place for place, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+    if fatal is None:
+        return lines[-1] if lines else ""
+    current = next((place for place in range(fatal, len(lines)) if lines[place].startswith("Current thread")), fatal)
+    frame = next((line for line in lines[current:] if line.startswith("File ")), "")
+    return ", ".join(filter(None, (lines[fatal], frame)))
 
 
 def read_rank_key() -> bytes:

@@ -11,6 +11,7 @@ Note:
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import pickle
 import signal
@@ -268,6 +269,7 @@ def _close_with_exec() -> None:
 
 def run_rank() -> None:
     """Run a rank process: join the run at the address in the environment and serve its requests."""
+    faulthandler.enable()  # the run reports where a signal ended this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run receives it, and ends this process
     connection = _connect_to_run()
     send_message(connection, int(os.environ["RANK"]))
