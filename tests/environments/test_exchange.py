@@ -88,9 +88,10 @@ def test_harbor_folders_are_read_and_grade_recorded_actions(tmp_path):
     assert len(folders) == 3
     for place in folders:
         folder = read_folder(place)
-        assert (folder.problems, folder.agent_user, folder.verifier_user) == ((), "agent", "root")
+        (step,) = folder.steps
+        assert (folder.problems, step.agent_user, step.verifier_user) == ((), "agent", "root")
         assert '`act act \'{"command": "<string>"}\'`' in folder.instruction
-        commands = folder.solution_script.read_text().splitlines()[1:]
+        commands = folder.steps[0].solution_script.read_text().splitlines()[1:]
         actions = [json.loads(command.removeprefix("act act ").strip("'")) for command in commands]
         lines = [json.dumps({"tool": "act", "arguments": json.dumps(action)}) for action in actions]
         recorded = tmp_path / f"{place.name}.jsonl"

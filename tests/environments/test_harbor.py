@@ -9,8 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from support.containers import busybox_image, needs_podman
-from whetstone.chat import ToolCall, assistant
+from whetstone.chat import ToolCall, assistant, user
 from whetstone.cli.main import cli
+from whetstone.environments import NEW_CONVERSATION
+from whetstone.environments.harbor.harbor_containers import combine_grades, ends_task
 from whetstone.environments.harbor.harbor_tasks import HarborTasks
 from whetstone.environments.harbor.task_folder import find_folders, read_folder, resolve_variables
 from whetstone.environments.registry import ENVIRONMENTS
@@ -56,16 +58,18 @@ def write_task(
 
 def test_values_of_old_and_new_formats_are_read(tmp_path):
     old = read_folder(write_task(tmp_path, name="old"))
-    assert (old.memory_mb, old.storage_mb, old.agent_seconds, old.cpus) == (256, 100, 60.0, 1.0)
+    assert (old.memory_mb, old.storage_mb, old.cpus) == (256, 100, 1.0)
     new = CONFIG.replace('memory = "256M"', 'memory_mb = 512\nworkdir = "/w"\ndocker_image = "i"')
     folder = read_folder(write_task(tmp_path, name="new", config=new))
+    assert (folder.steps[0].agent_seconds, folder.steps[0].verifier_seconds) == (60.0, 30.0)
     assert (folder.memory_mb, folder.workdir, folder.image, folder.problems) == (512, "/w", "i", ())
 
 
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('[[steps]]\nname = "a"', "several steps (a), which"),
+        ('[[steps]]\nname = "a"', "steps/a/instruction.md is missing or empty"),
+        ('[[steps]]\nname = "a"\n[steps.verifier.environment]\ncpus = 1', "another image"),
         ('network_mode = "allowlist"', "list of permitted hosts"),
         ("gpus = 1", "accelerator"),
         ('os = "windows"', "windows"),
@@ -78,8 +82,134 @@ def test_folder_that_needs_more_than_is_supported_has_a_reason(tmp_path, line, p
     config = CONFIG + line + "\n"
     if line.startswith("[verifier.environment]"):
         config = config.replace("[verifier]", "[verifier]\n")
-    (reason,) = read_folder(write_task(tmp_path, config=config)).problems
-    assert problem in reason
+    assert problem in "; ".join(read_folder(write_task(tmp_path, config=config)).problems)
+
+
+STEPS = """multi_step_reward_strategy = "{strategy}"
+[agent]
+user = 7
+[verifier]
+timeout_sec = 30.0
+env = {{ SHARED = "1", OWN = "task" }}
+[environment]
+storage_mb = 100
+[[steps]]
+name = "one"
+min_reward = {least}
+[steps.agent]
+user = 0
+[[steps]]
+name = "two"
+[steps.verifier]
+timeout_sec = 7.0
+env = {{ OWN = "step" }}
+[[steps]]
+name = "three"
+"""
+GRADED = """. /tests/wanted.sh
+[ "$(cat /app/out.txt 2>/dev/null)" = "$wanted" ] && found=1 || found=0
+echo "{\\"reward\\": $found, \\"$wanted\\": $found}" > /logs/verifier/reward.json
+"""
+
+
+def write_steps(folder, *, image="local", strategy="mean", least=1.0):
+    """Write a task of three steps, each of which asks for a word in a file; the second has files and a setup."""
+    place = folder / "words"
+    (place / "environment").mkdir(parents=True)
+    (place / "environment" / "Dockerfile").write_text(f"FROM {image}\nWORKDIR /app\nRUN chmod 777 /app\n")
+    (place / "task.toml").write_text(STEPS.format(strategy=strategy, least=least))
+    (place / "tests").mkdir()
+    (place / "tests" / "test.sh").write_text(f"#!/bin/sh\n{GRADED}")
+    (place / "tests" / "wanted.sh").write_text("wanted=nothing\n")
+    for name in ("one", "two", "three"):
+        step = place / "steps" / name
+        (step / "tests").mkdir(parents=True)
+        (step / "solution").mkdir()
+        (step / "instruction.md").write_text(f"Write {name}.\n")
+        (step / "tests" / "wanted.sh").write_text(f"wanted={name}\n")
+        (step / "solution" / "solve.sh").write_text(f"#!/bin/sh\necho {name} > /app/out.txt\n")
+    (place / "steps" / "two" / "workdir").mkdir()
+    (place / "steps" / "two" / "workdir" / "given.txt").write_text("given\n")
+    (place / "steps" / "two" / "workdir" / "setup.sh").write_text("cp given.txt prepared.txt; rm out.txt\n")
+    return place
+
+
+def test_steps_have_their_own_values_and_those_of_the_task(tmp_path):
+    folder = read_folder(write_steps(tmp_path))
+    one, two, three = folder.steps
+    assert (folder.problems, folder.reward_strategy, folder.instruction) == ((), "mean", "Write one.\n")
+    assert [step.agent_user for step in folder.steps] == ["0", "7", "7"]
+    assert [step.verifier_seconds for step in folder.steps] == [30.0, 7.0, 30.0]
+    assert two.verifier_variables == {"SHARED": "1", "OWN": "step"}
+    assert three.verifier_variables == {"SHARED": "1", "OWN": "task"}
+    assert [step.min_rewards for step in folder.steps] == [{"reward": 1.0}, {}, {}]
+    assert [path.relative_to(folder.path).as_posix() for path in two.tests] == ["tests", "steps/two/tests"]
+    assert (one.workdir_files, two.workdir_files) == (None, folder.path / "steps" / "two" / "workdir")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ('name = "two"', "not that of a folder: '../two'"),
+        ('name = "one"', "two steps have one name"),
+        ('strategy = "mean"', "multi_step_reward_strategy = 'sum'"),
+    ],
+)
+def test_invalid_steps_are_one_line(tmp_path, changed, message):
+    place = write_steps(tmp_path)
+    other = {'name = "two"': 'name = "../two"', 'name = "one"': 'name = "Two"', 'strategy = "mean"': 'strategy = "sum"'}
+    text = (place / "task.toml").read_text().replace(changed, other[changed])
+    (place / "task.toml").write_text(text)
+    with pytest.raises(TaskError, match=message):
+        read_folder(place)
+
+
+def test_expert_plays_the_solution_of_the_step_whose_instruction_was_read_last(tmp_path):
+    place = write_steps(tmp_path)
+    source, task = HarborTasks(path=str(place), held_out_fraction=1.0), task_of(place)
+    conversation = []
+    for name in ("one", "two", "three"):
+        conversation.append(user(f"Write {name}.\n"))
+        (call,) = source.demonstrate(task, conversation, ()).tool_calls
+        assert f"echo {name} >" in json.loads(call.arguments)["command"]
+        conversation.append(assistant("", call))
+        assert source.demonstrate(task, conversation, ()).tool_calls == ()
+    (place / "steps" / "two" / "instruction.md").write_text("Write one.\n")
+    with pytest.raises(TaskError, match="steps one and two have the same instruction"):
+        HarborTasks(path=str(place), held_out_fraction=1.0).demonstrate(task, conversation[:1], ())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rewards", "expected"),
+    [
+        ("mean", [{"reward": 1.0, "a": 1.0}, {"reward": 0.5}], {"reward": 0.75, "a": 0.5}),
+        ("final", [{"reward": 1.0, "a": 1.0}, {"reward": 0.5}], {"reward": 0.5}),
+        ("mean", [{"reward": 1.0}, {}], {"reward": 0.5}),
+        ("mean", [{"reward": 0.25}], {"reward": 0.25}),
+    ],
+)
+def test_rewards_of_steps_are_combined_as_the_task_says(tmp_path, strategy, rewards, expected):
+    folder = read_folder(write_steps(tmp_path, strategy=strategy))
+    assert combine_grades(folder, [Grade(each, "", "") for each in rewards]).rewards == expected
+
+
+@pytest.mark.parametrize(
+    ("least", "rewards", "ends"),
+    [
+        (None, {"reward": 0.0}, False),
+        (0.5, {"reward": 0.5}, False),
+        (0.5, {"reward": 0.4}, True),
+        ({"a": 0.5}, {"reward": 0.0, "a": 0.5}, False),
+        ({"a": 0.5, "b": 0.1}, {"reward": 1.0, "a": 0.5}, True),
+        (None, {}, True),
+    ],
+)
+def test_step_below_its_minimum_or_without_a_reward_is_the_last(tmp_path, least, rewards, ends):
+    place = write_steps(tmp_path)
+    written = json.dumps(least).replace(":", " =") if least is not None else ""
+    text = (place / "task.toml").read_text().replace("min_reward = 1.0", f"min_reward = {written}" if written else "")
+    (place / "task.toml").write_text(text)
+    assert ends_task(read_folder(place).steps[0], Grade(rewards, "", "")) is ends
 
 
 def test_missing_tests_and_several_containers_are_reasons(tmp_path):
@@ -174,22 +304,93 @@ def test_unplayable_folder_stops_or_is_counted(tmp_path):
 # ------------------------------------------------------------ episodes
 
 
-def play(task, *commands):
-    """Return the observations of commands and the verdict of an episode."""
+def play_steps(task, *actions, **options):
+    """Return the results of actions, each a command or an answer in brackets, and the verdict of an episode."""
 
     async def episode():
-        environment = ENVIRONMENTS["harbor"]()
+        environment = ENVIRONMENTS["harbor"](**options)
         try:
             await environment.reset(task, seed=0)
-            steps = [
-                await environment.step(assistant("", ToolCall("shell", json.dumps({"command": command}))))
-                for command in commands
+            results = [
+                await environment.step(
+                    assistant(action[1:-1])
+                    if action.startswith("[")
+                    else assistant("", ToolCall("shell", json.dumps({"command": action})))
+                )
+                for action in actions
             ]
-            return [step.observation.messages[0].text for step in steps], await environment.verdict()
+            return results, await environment.verdict()
         finally:
             await environment.close()
 
     return asyncio.run(episode())
+
+
+@needs_podman
+@pytest.mark.slow
+def test_steps_share_a_container_and_are_graded_one_by_one(tmp_path):
+    place = write_steps(tmp_path, image=busybox_image())
+    solved = [
+        "echo one > out.txt",
+        "[done]",
+        "cat given.txt prepared.txt; echo two > out.txt",
+        "[done]",
+        "echo three > out.txt",
+    ]
+    results, verdict = play_steps(task_of(place), *solved, "[done]")
+    assert [result.reward for result in results] == [None, 1.0, None, 1.0, None, 1.0]
+    assert [result.terminated for result in results] == [False] * 5 + [True]
+    following = results[1].observation
+    assert (following.messages[0].text, following.conversation) == ("Write two.\n", NEW_CONVERSATION)
+    assert [tool.name for tool in following.tools] == ["shell"]
+    assert results[2].observation.messages[0].text.split() == ["given", "given"]
+    third = pytest.approx(1 / 3)
+    assert verdict == {
+        "success": True, "score": 1.0, "reward_one": third, "reward_two": third, "reward_three": third, "steps": 3
+    }  # fmt: skip
+    results, _ = play_steps(task_of(place), *solved[:2], resume_trajectory=True)
+    assert results[1].observation.conversation == 0
+
+
+@needs_podman
+@pytest.mark.slow
+def test_task_ends_below_the_minimum_and_counts_an_unfinished_step(tmp_path):
+    place = write_steps(tmp_path, image=busybox_image())
+    results, verdict = play_steps(task_of(place), "[no]")
+    assert (results[0].reward, results[0].terminated, verdict["steps"]) == (0.0, True, 1)
+    assert (verdict["success"], verdict["score"]) == (False, 0.0)
+    _, verdict = play_steps(task_of(place), "echo one > out.txt", "[done]", "true")  # cut off in the second step
+    assert (verdict["success"], verdict["score"], verdict["steps"]) == (False, 0.5, 2)
+    _, verdict = play_steps(task_of(place), "echo one > out.txt", "[done]", "echo two > out.txt")
+    assert (verdict["success"], verdict["score"], verdict["steps"]) == (False, 1.0, 2)
+    (place / "steps" / "two" / "workdir" / "setup.sh").write_text("echo broken; exit 3\n")
+    with pytest.raises(InfrastructureError, match=r"steps/two: setup\.sh failed: exit code 3: broken"):
+        play_steps(task_of(place), "echo one > out.txt", "[done]")
+
+
+@needs_podman
+@pytest.mark.slow
+def test_check_plays_all_steps(tmp_path):
+    place = write_steps(tmp_path, image=busybox_image())
+
+    def check():
+        result = CliRunner().invoke(cli, ["environments", "check", str(place), "--json"])
+        (report,) = json.loads(result.stdout)["folders"]
+        return report["status"], report["reason"], report["untouched_reward"], report["solution_reward"]
+
+    assert check() == ("solved", "", 0.0, 1.0)
+    (place / "steps" / "three" / "solution" / "solve.sh").write_text("exit 4\n")
+    status, reason, _, reward = check()
+    assert (status, reward) == ("unsolved", pytest.approx(2 / 3))
+    assert "solution: three: exit code 4" in reason
+    (place / "steps" / "three" / "solution" / "solve.sh").unlink()
+    assert check()[:2] == ("no solution", "steps/three/solution/solve.sh is missing")
+
+
+def play(task, *commands):
+    """Return the observations of commands and the verdict of an episode."""
+    results, verdict = play_steps(task, *commands)
+    return [result.observation.messages[0].text for result in results], verdict
 
 
 def task_of(place):

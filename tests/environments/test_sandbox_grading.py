@@ -14,7 +14,7 @@ from support.containers import busybox_image, containers_left, containers_of, ne
 from support.sandbox import levels, needs_isolation
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.external_agent import ExternalAgent
-from whetstone.environments.sandbox_grading import Grade, GradingRun, WorkspaceGrading, build_verdict
+from whetstone.environments.sandbox_grading import Grade, GradingRun, WorkspaceGrading, build_verdict, grade_or_raise
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
 from whetstone.evaluation.environment_checks import play_with_policy
@@ -82,7 +82,7 @@ def test_missing_reward_is_the_failure_of_the_agent_only_if_untouched_files_have
                 raise untouched
             return untouched
 
-        return await build_verdict(grade_episode, "place", key, grade_untouched)
+        return build_verdict(await grade_or_raise(grade_episode, "place", key, grade_untouched))
 
     counts, works, lost = {}, Grade({"reward": 0.0}, "", ""), InfrastructureError("tar is missing")
     for _ in range(2):

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 from whetstone.environments.adapters.gymnasium import Gymnasium, GymnasiumTasks
 from whetstone.environments.adapters.jericho import Jericho
@@ -43,7 +43,7 @@ from whetstone.environments.built_in.web_shop import WebShop, WebShopTasks
 from whetstone.environments.built_in.wordle import Wordle, WordleTasks
 from whetstone.environments.external_agent import ExternalAgent
 from whetstone.environments.function_calls import FunctionCallEnvironment
-from whetstone.environments.harbor.harbor_shell import HarborShell
+from whetstone.environments.harbor.harbor_environment import HarborEnvironment
 from whetstone.environments.harbor.harbor_tasks import HarborTasks
 from whetstone.environments.planner import Planner
 from whetstone.environments.remote.agentgym import AgentGym
@@ -142,29 +142,6 @@ def make_tools_factory(*own: Any, user: Any = None) -> Callable[..., ToolEnviron
     return environment
 
 
-def harbor_environment(
-    *,
-    container: Literal["podman", "docker"] = "podman",
-    network: Literal["none", "open"] = "none",
-    build_network: Literal["none", "open"] = "none",
-    call_seconds: float = 120.0,
-    max_result_characters: int = 8000,
-) -> ToolEnvironment:
-    """Create the environment of Harbor task folders: a shell in a container of the task, judged by its tests.
-
-    Args:
-        container: Container runtime.
-        network: Network of the container.
-        build_network: Network of `RUN` instructions while images are built.
-        call_seconds: Time limit of one command in seconds.
-        max_result_characters: Maximum length of a tool result; longer results keep their head and tail.
-    """
-    shell = partial(
-        HarborShell, container=container, network=network, build_network=build_network, call_seconds=call_seconds
-    )
-    return ToolEnvironment(tools=[shell], max_result_characters=max_result_characters)
-
-
 ENVIRONMENTS: dict[str, Any] = {
     "advisor": Advised,
     "agent": ExternalAgent,
@@ -207,7 +184,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "bug_repair": make_tools_factory(Files, Shell, HiddenTests),
     "chores": make_tools_factory(Shell, FolderCheck),
     "function_calls": FunctionCallEnvironment,
-    "harbor": harbor_environment,
+    "harbor": HarborEnvironment,
     "multi_hop_search": make_tools_factory(Encyclopaedia),
     "knapsack": make_tools_factory(Knapsack),
     "retail": make_tau2_factory(RetailDesk),

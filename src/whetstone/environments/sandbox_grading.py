@@ -20,7 +20,7 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, Protocol, runtime_checkable
@@ -123,8 +123,8 @@ class GradingRun:
 
     command: str = ""
     """Command for `sh`; the file `test.sh` of the tests by default."""
-    tests: Path | None = None
-    """Folder of this machine with the tests."""
+    tests: Sequence[Path] = ()
+    """Folders of this machine with the tests; files of a later one replace those of an earlier one."""
     test_files: Mapping[str, str] = field(default_factory=dict)
     """Further files of the tests: contents by relative path."""
     reward: Literal["exit_code", "file"] = "file"
@@ -150,12 +150,12 @@ class GradingRun:
             InfrastructureError: The sandbox has failed, or the tests cannot be copied.
         """
         tests, logs = f"{grader.scratch_folder}/tests", f"{grader.scratch_folder}/logs/verifier"
-        if self.test_files:
+        if self.test_files or len(self.tests) > 1:
             with tempfile.TemporaryDirectory() as place:
                 await asyncio.to_thread(self._write_tests, Path(place))
                 await upload_host_folder(grader, Path(place), tests)
-        elif self.tests is not None:
-            await upload_host_folder(grader, self.tests, tests)
+        elif self.tests:
+            await upload_host_folder(grader, self.tests[0], tests)
         script, log_file = shlex.quote(f"{tests}/test.sh"), shlex.quote(f"{logs}/test-stdout.txt")
         await grader.shell(_prepare_command(logs, script), user="0")
         moved = f"cd -- {shlex.quote(folder)} || exit 1; " if folder else ""
@@ -184,8 +184,8 @@ class GradingRun:
         return Grade({}, f"the tests wrote no reward (last line: {last})", log)
 
     def _write_tests(self, place: Path) -> None:
-        if self.tests is not None:
-            shutil.copytree(self.tests, place, symlinks=True, dirs_exist_ok=True)
+        for folder in self.tests:
+            shutil.copytree(folder, place, symlinks=True, dirs_exist_ok=True)
         for name, text in self.test_files.items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             (place / name).write_text(text, encoding="utf-8")
@@ -198,13 +198,13 @@ def _prepare_command(logs: str, script: str) -> str:
     return f"rm -rf {shlex.quote(logs)}; mkdir -p {folders}; chmod 777 {folders}; chmod +x {script} 2> /dev/null"
 
 
-async def build_verdict(
+async def grade_or_raise(
     grade_episode: Callable[[], Awaitable[Grade]],
     place: str,
     tests: Hashable,
     grade_untouched: Callable[[], Awaitable[Grade]],
-) -> dict[str, Any]:
-    """Return `success` (a reward of 1 or more), `score` (the reward) and all rewards by name.
+) -> Grade:
+    """Grade the files of an episode; the grade has no rewards if these files are the reason.
 
     Args:
         grade_episode: Grades the files of the episode.
@@ -220,12 +220,18 @@ async def build_verdict(
     except InfrastructureError as error:  # the agent is the cause if untouched files can be graded now
         grade = Grade({}, str(error), "")
         _UNTOUCHED.pop(tests, None)
-    reward = grade.reward
-    if reward is None:
+    if grade.reward is None:
         if tests not in _UNTOUCHED:
             _UNTOUCHED[tests] = await grade_untouched()
         if not _UNTOUCHED[tests].rewards:
             raise InfrastructureError(f"{place}: {_UNTOUCHED[tests].reason}, for untouched files either")
+    return grade
+
+
+def build_verdict(grade: Grade) -> dict[str, Any]:
+    """Return `success` (a reward of 1 or more), `score` (the reward, or 0) and all rewards by name."""
+    reward = grade.reward
+    if reward is None:
         return {"success": False, "score": 0.0, "no_reward": grade.reason[:_MAX_LOG_CHARACTERS]}
     names = {f"reward_{name}": value for name, value in grade.rewards.items() if name != "reward"}
     reason = {"failed_grading": grade.reason[:_MAX_LOG_CHARACTERS]} if grade.reason else {}
@@ -326,7 +332,7 @@ class WorkspaceGrading:
     async def grade_files(
         self, task: Task, limits: Limits, folder: str, pack_episode: PackFiles, pack_original: PackFiles
     ) -> dict[str, Any]:
-        """Return the verdict on the files of an episode; see `build_verdict`.
+        """Return the verdict on the files of an episode; see `build_verdict` and `grade_or_raise`.
 
         Args:
             task: Task of the episode.
@@ -340,7 +346,7 @@ class WorkspaceGrading:
             InfrastructureError: The sandbox has failed, or the command writes no reward for the original files either.
         """
         options, test_files = self.options, _parse_test_files(task)
-        tests = Path(options.tests) if options.tests else None
+        tests = (Path(options.tests),) if options.tests else ()
         run = GradingRun(options.command, tests, test_files, options.reward, options.seconds)
 
         async def grade_archive(archive: IO[bytes]) -> Grade:
@@ -368,8 +374,11 @@ class WorkspaceGrading:
                     return await grade_archive(archive)
 
         key = (self._pool, options, tuple(sorted(test_files.items())))
-        return await build_verdict(
-            lambda: grade_files_of(pack_episode), f"grading of {task.id}", key, lambda: grade_files_of(pack_original)
+        place = f"grading of {task.id}"
+        return build_verdict(
+            await grade_or_raise(
+                lambda: grade_files_of(pack_episode), place, key, lambda: grade_files_of(pack_original)
+            )
         )
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from whetstone.environments.harbor.harbor_shell import HarborContainers
+from whetstone.environments.harbor.harbor_containers import HarborContainers, combine_grades, ends_task
 from whetstone.environments.harbor.task_folder import find_folders, read_folder
+from whetstone.environments.sandbox_grading import Grade
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
 from whetstone.plugins import validate_options
 
@@ -67,27 +68,47 @@ async def _check_folder(place: Path, options: dict[str, Any]) -> FolderReport:
         return FolderReport(folder.name, "cannot be played", "; ".join(folder.problems), **about)
     containers = HarborContainers(folder, **options)
     try:
-        untouched = await containers.run_tests(None)
+        untouched, _ = await _play(containers, has_solution=False)
         about["untouched_reward"] = untouched.reward
-        if folder.solution_script is None:
-            return FolderReport(folder.name, "no solution", "solution/solve.sh is missing", **about)
-        session = await containers.open()
-        try:
-            failure = await containers.play_solution(session)
-            grade = await containers.run_tests(session)
-        finally:
-            session.close()
+        if without := [step for step in folder.steps if step.solution_script is None]:
+            missing = (without[0].solution / "solve.sh").relative_to(folder.path)
+            return FolderReport(folder.name, "no solution", f"{missing} is missing", **about)
+        grade, failure = await _play(containers, has_solution=True)
         about["solution_reward"] = grade.reward
     except (InfrastructureError, RecipeError, TaskError) as error:
         return FolderReport(folder.name, "cannot be played", str(error), **about)
     if untouched.reward is not None and untouched.reward >= 1:
         return FolderReport(folder.name, "unsolved", "its tests pass without any action", **about)
-    if grade.reward is not None and grade.reward >= 1:
+    if grade.reward is not None and grade.reward >= 1 and not (failure and len(folder.steps) > 1):
         return FolderReport(folder.name, "solved", "", **about)
     reasons = [grade.reason or f"reward {grade.reward:g}", f"solution: {failure}" if failure else ""]
     if folder.fetches and options.get("network", "none") == "none":
         reasons.append(f"there is no network, and {', '.join(folder.fetches)} fetch{'es' * (len(folder.fetches) == 1)}")
     return FolderReport(folder.name, "unsolved", "; ".join(filter(None, reasons)), **about)
+
+
+async def _play(containers: HarborContainers, *, has_solution: bool) -> tuple[Grade, str]:
+    """Play all steps of a folder by their solutions, or without any action.
+
+    Returns:
+        (combined grade, why a solution failed or "").
+    """
+    folder, grades, failures = containers.folder, list[Grade](), list[str]()
+    session = await containers.open()
+    try:
+        for step in folder.steps:
+            await containers.prepare_step(session, step)
+            if has_solution and (failure := await containers.play_solution(session, step)):
+                failures.append(f"{step.name}: {failure}" if step.name else failure)
+            grades.append(await containers.run_tests(session, step))
+            if ends_task(step, grades[-1]):
+                break
+    finally:
+        session.close()
+    combined = combine_grades(folder, grades)
+    if len(grades) < len(folder.steps) and has_solution:
+        failures.append(f"no step after {folder.steps[len(grades) - 1].name} was played")
+    return combined, "; ".join(failures)
 
 
 def count_statuses(reports: Sequence[FolderReport]) -> dict[str, int]:

@@ -54,8 +54,8 @@ class HarborTasks(ListedTasks):
                 f"on ({len(marked)} of {len(folders)} folders); remove them, or evaluate with held_out_fraction: 1"
             )
         self._path = path
-        self._solutions = {folder.name: folder.solution_script for folder in folders}
-        if len(self._solutions) < len(folders):
+        self._folders = {folder.name: folder for folder in folders}
+        if len(self._folders) < len(folders):
             raise TaskError(f"{path}: two folders have one name; task ids are the names of folders")
         tasks = [_task(folder) for folder in folders]
         training, held_out = (
@@ -74,14 +74,21 @@ class HarborTasks(ListedTasks):
         return super().task(index)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the solution as one command, then an answer.
+        """Return the solution of the current step as one command, then an answer.
 
         Raises:
-            TaskError: There is no solution, or it has more files than `solve.sh`.
+            TaskError: There is no solution, it has more files than `solve.sh`, or the step is not known because two
+                steps have the same instruction.
         """
-        if any(message.role == "assistant" for message in conversation):
+        prompt_index = max((i for i, message in enumerate(conversation) if message.role == "user"), default=-1)
+        if any(message.role == "assistant" for message in conversation[prompt_index + 1 :]):
             return assistant("done")
-        script = self._solutions.get(task.id)
+        steps = self._folders[task.id].steps if task.id in self._folders else ()
+        if len(steps) > 1 and prompt_index >= 0:
+            steps = tuple(step for step in steps if step.instruction.strip() == conversation[prompt_index].text.strip())
+            if len(steps) > 1:
+                raise TaskError(f"{task.id}: steps {steps[0].name} and {steps[1].name} have the same instruction")
+        script = steps[0].solution_script if steps else None
         if script is None:
             raise TaskError(f"{task.id}: no solution/solve.sh to demonstrate")
         if others := sorted(file.name for file in script.parent.iterdir() if file != script):

@@ -1,6 +1,7 @@
 """Reader of Harbor task folders: `task.toml`, `instruction.md`, `environment/`, `tests/` and `solution/`.
 
-The format is that of Harbor 0.26. Keys that Whetstone does not support make a folder unplayable, with a reason; keys
+A task with several steps has an instruction, tests and a solution in `steps/NAME/` for each. The format is that of
+Harbor 0.26. Keys that Whetstone does not support make a folder unplayable, with a reason; keys
 that Harbor itself ignores are ignored.
 
 Note:
@@ -13,10 +14,10 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -36,12 +37,50 @@ _SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
+class HarborStep:
+    """One step of a task. A task without `[[steps]]` has one, whose name is empty."""
+
+    name: str
+    path: Path
+    """Folder with the instruction: `steps/NAME`, or that of the task."""
+    instruction: str
+    """Prompt, without canary lines."""
+    tests: tuple[Path, ...]
+    """Folders with tests; files of a later one replace those of an earlier one."""
+    solution: Path
+    """Folder with the solution: that of the step, or else that of the task."""
+    agent_seconds: float
+    """Time limit of the agent, which the solution has, too."""
+    agent_user: str
+    verifier_seconds: float
+    verifier_user: str
+    verifier_variables: Mapping[str, str]
+    min_rewards: Mapping[str, float]
+    """Rewards by name below which no later step is played."""
+    healthcheck: Mapping[str, Any]
+    """Command that must succeed before the step, with its intervals."""
+
+    @property
+    def solution_script(self) -> Path | None:
+        """Return the script of the solution; None if there is none."""
+        script = self.solution / "solve.sh"
+        return script if script.is_file() else None
+
+    @property
+    def workdir_files(self) -> Path | None:
+        """Return the folder whose files are copied to the working directory before the step; None if there is none."""
+        folder = self.path / "workdir"
+        return folder if self.name and folder.is_dir() else None
+
+
+@dataclass(frozen=True, slots=True)
 class HarborFolder:
     """A task folder."""
 
     path: Path
-    instruction: str
-    """Prompt, without canary lines."""
+    steps: tuple[HarborStep, ...]
+    reward_strategy: Literal["mean", "final"]
+    """Reward of several steps: the mean of the played ones, or that of the last one played."""
     image: str
     """Name of a prebuilt image; "" if `environment/Dockerfile` builds one."""
     cpus: float
@@ -53,12 +92,6 @@ class HarborFolder:
     """Environment variables of all commands, as templates."""
     healthcheck: Mapping[str, Any] = field(default_factory=dict)
     """Command that must succeed before the episode, with its intervals."""
-    agent_seconds: float = _SECONDS
-    """Time limit of the agent, which the solution has, too."""
-    agent_user: str = ""
-    verifier_seconds: float = _SECONDS
-    verifier_user: str = ""
-    verifier_variables: Mapping[str, str] = field(default_factory=dict)
     solution_variables: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -74,10 +107,9 @@ class HarborFolder:
         return self.path.name
 
     @property
-    def solution_script(self) -> Path | None:
-        """Return the script of the solution; None if there is none."""
-        script = self.path / "solution" / "solve.sh"
-        return script if script.is_file() else None
+    def instruction(self) -> str:
+        """Return the prompt, which is that of the first step."""
+        return self.steps[0].instruction
 
     @property
     def build_folder(self) -> Path:
@@ -121,14 +153,16 @@ def read_folder(path: Path) -> HarborFolder:
 
 
 def _folder(path: Path, config: Mapping[str, Any]) -> HarborFolder:
-    environment, verifier = config.get("environment", {}), config.get("verifier", {})
-    agent, solution = config.get("agent", {}), config.get("solution", {})
-    instruction = path / "instruction.md"
-    text = instruction.read_text(encoding="utf-8") if instruction.is_file() else ""
+    environment, solution = config.get("environment", {}), config.get("solution", {})
     image = environment.get("docker_image") or ""
+    steps = tuple(_read_steps(path, config))
+    strategy: Any = config.get("multi_step_reward_strategy") or "mean"
+    if strategy not in ("mean", "final"):
+        raise ValueError(f"multi_step_reward_strategy = {strategy!r}")
     return HarborFolder(
         path=path,
-        instruction=_strip_canary(text),
+        steps=steps,
+        reward_strategy=strategy,
         image=image,
         cpus=float(environment.get("cpus") or 1),
         memory_mb=_megabytes(environment, "memory", 2048),
@@ -136,14 +170,9 @@ def _folder(path: Path, config: Mapping[str, Any]) -> HarborFolder:
         workdir=environment.get("workdir") or "",
         variables=dict(environment.get("env", {})),
         healthcheck=dict(environment.get("healthcheck") or {}),
-        agent_seconds=float(agent.get("timeout_sec") or _SECONDS),
-        agent_user=str(agent.get("user") if agent.get("user") is not None else ""),
-        verifier_seconds=float(verifier.get("timeout_sec") or _SECONDS),
-        verifier_user=str(verifier.get("user") if verifier.get("user") is not None else ""),
-        verifier_variables=dict(verifier.get("env", {})),
         solution_variables=dict(solution.get("env", {})),
         metadata=dict(config.get("metadata", {})),
-        problems=tuple(_problems(path, config, text=text, image=image)),
+        problems=tuple(_problems(path, config, steps=steps, image=image)),
         canary=next((str(file.relative_to(path)) for file in _text_files(path) if _CANARY.search(_read(file))), ""),
         fetches=tuple(
             str(file.relative_to(path))
@@ -153,16 +182,62 @@ def _folder(path: Path, config: Mapping[str, Any]) -> HarborFolder:
     )
 
 
-def _problems(path: Path, config: Mapping[str, Any], *, text: str, image: str) -> Iterator[str]:
+def _read_steps(path: Path, config: Mapping[str, Any]) -> Iterator[HarborStep]:
+    """Yield the steps of a task; values that a step does not have are those of the task.
+
+    Raises:
+        ValueError: The name of a step is not that of a folder, or two have the same name.
+    """
+    tables = config.get("steps") or [{}]
+    names = [str(table.get("name", "")) for table in tables] if config.get("steps") else [""]
+    for name in names:
+        if config.get("steps") and (not name.strip() or name in (".", "..") or set(name) & {"/", "\\"}):
+            raise ValueError(f"the name of a step is not that of a folder: {name!r}")
+    if len({name.casefold() for name in names}) < len(names):
+        raise ValueError(f"two steps have one name: {', '.join(names)}")
+    agent, verifier = config.get("agent", {}), config.get("verifier", {})
+    for name, table in zip(names, tables, strict=True):
+        of_agent, of_verifier = ({**agent, **table.get("agent", {})}, {**verifier, **table.get("verifier", {})})
+        place = path / "steps" / name if name else path
+        instruction = place / "instruction.md"
+        minimum = table.get("min_reward")
+        yield HarborStep(
+            name=name,
+            path=place,
+            instruction=_strip_canary(instruction.read_text(encoding="utf-8")) if instruction.is_file() else "",
+            tests=tuple(folder for folder in dict.fromkeys((path / "tests", place / "tests")) if folder.is_dir()),
+            solution=next(
+                (each for each in (place / "solution", path / "solution") if each.is_dir()), path / "solution"
+            ),
+            agent_seconds=float(of_agent.get("timeout_sec") or _SECONDS),
+            agent_user=_user(of_agent),
+            verifier_seconds=float(of_verifier.get("timeout_sec") or _SECONDS),
+            verifier_user=_user(of_verifier),
+            verifier_variables={**verifier.get("env", {}), **table.get("verifier", {}).get("env", {})},
+            min_rewards=(
+                {name: float(value) for name, value in minimum.items()}
+                if isinstance(minimum, Mapping)
+                else {}
+                if minimum is None
+                else {"reward": float(minimum)}
+            ),
+            healthcheck=dict(table.get("healthcheck") or {}),
+        )
+
+
+def _user(part: Mapping[str, Any]) -> str:
+    return str(part["user"]) if part.get("user") is not None else ""
+
+
+def _problems(path: Path, config: Mapping[str, Any], *, steps: Sequence[HarborStep], image: str) -> Iterator[str]:
     """Yield reasons why a folder cannot be played."""
     environment, verifier = config.get("environment", {}), config.get("verifier", {})
-    if steps := config.get("steps"):
-        names = ", ".join(str(step.get("name")) for step in steps)
-        yield f"it has several steps ({names}), which are not supported"
-    if not text.strip():
-        yield "instruction.md is missing or empty"
-    if not (path / "tests" / "test.sh").is_file():
-        yield "it has no tests: tests/test.sh is missing"
+    for step in steps:
+        place = f"steps/{step.name}/" if step.name else ""
+        if not step.instruction.strip():
+            yield f"{place}instruction.md is missing or empty"
+        if not any((folder / "test.sh").is_file() for folder in step.tests):
+            yield f"it has no tests: {place}tests/test.sh is missing"
     if not image and not (path / "environment" / "Dockerfile").is_file():
         yield "it has neither docker_image nor environment/Dockerfile"
     for file in (path / "environment" / f"docker-compose.{end}" for end in ("yaml", "yml")):
@@ -174,13 +249,16 @@ def _problems(path: Path, config: Mapping[str, Any], *, text: str, image: str) -
         yield "it needs an accelerator in its container, which is not supported"
     if environment.get("mcp_servers"):
         yield "it needs MCP servers, which are not supported in a container"
-    if "allowlist" in {part.get("network_mode") for part in (environment, verifier, config.get("agent", {}))}:
+    tables = config.get("steps") or ()
+    verifiers = [verifier, *(table.get("verifier", {}) for table in tables)]
+    agents = [config.get("agent", {}), *(table.get("agent", {}) for table in tables)]
+    if "allowlist" in {part.get("network_mode") for part in (environment, *verifiers, *agents)}:
         yield "it needs a list of permitted hosts, which is not supported"
-    if verifier.get("environment") or verifier.get("environment_mode") == "separate":
+    if any(each.get("environment") or each.get("environment_mode") == "separate" for each in verifiers):
         yield "its verifier has another image, which is not supported"
-    if verifier.get("collect"):
+    if any(each.get("collect") for each in verifiers):
         yield "its verifier has collect hooks, which are not supported"
-    for place in (environment, verifier, config.get("solution", {})):
+    for place in (environment, *verifiers, config.get("solution", {})):
         for name, value in place.get("env", {}).items():
             if missing := [match[1] for match in _VARIABLE.finditer(str(value)) if _value(match) is None]:
                 yield f"it needs the environment variable {missing[0]} of this machine (for {name})"
@@ -232,7 +310,7 @@ def _text_files(path: Path) -> Iterator[Path]:
     for name in ("task.toml", "instruction.md"):
         if (path / name).is_file():
             yield path / name
-    for folder in ("environment", "tests", "solution"):
+    for folder in ("environment", "tests", "solution", "steps"):
         for file in sorted((path / folder).rglob("*")):
             if file.is_file() and not file.is_symlink() and file.stat().st_size <= _MAX_SCANNED_BYTES:
                 yield file

@@ -250,7 +250,7 @@ class OutOfMemory(torch.OutOfMemoryError):
 
 
 def _find_cause(stderr: str) -> str:
-    """Return the last line that a process wrote, or where a signal ended it; "" if it wrote nothing.
+    """Return the last line of a process, or the place of the fault that ended it; "" if it wrote nothing.
 
     >>> _find_cause('Fatal Python error: Segmentation fault\\n\\nCurrent thread 0x1:\\n  File "a.py", line 3 in f\\n')
     'Fatal Python error: Segmentation fault, File "a.py", line 3 in f'

@@ -269,7 +269,7 @@ def _close_with_exec() -> None:
 
 def run_rank() -> None:
     """Run a rank process: join the run at the address in the environment and serve its requests."""
-    faulthandler.enable()  # the run reports where a signal ended this process
+    faulthandler.enable()  # the run reports the place of a fatal signal
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run receives it, and ends this process
     connection = _connect_to_run()
     send_message(connection, int(os.environ["RANK"]))
