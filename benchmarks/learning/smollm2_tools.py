@@ -208,6 +208,9 @@ def run_seed(folder: Path, seed: int, rates: Sequence[float], deadline: float, c
         **results[0],
         **{f"control_{key}": control[key] for key in ("rate", "steps", "seconds", "curve")},
         "control": control["control"],
+        "control_rates": [
+            {key: each[key] for key in ("rate", "steps", "validation", "control")} for each in results[1:]
+        ],
         "processor": processor(),
     }
 
@@ -317,6 +320,18 @@ def page(seeds: Sequence[Mapping[str, Any]]) -> str:
             f"| {each['entropy_start']:.2f} | {each['seconds'] / 60:.0f} ({each['threads']}) "
             f"| `{kind}`: {100 * start:.0f} → {100 * last:.0f} % |"
         )
+    for each in seeds:
+        if len(rates_of_seed := each.get("control_rates", ())) > 1:
+            again = "" if any(one["control"] == each["control"] for one in rates_of_seed) else " in a second run"
+            lines += ["", f"Learning rates of the control, compared on seed {each['seed']}{again}:", ""]
+            lines += [
+                "| learning rate | steps | success on validation tasks | on test tasks |",
+                "| --: | --: | --: | --: |",
+            ]
+            lines += [
+                f"| {one['rate']:g} | {one['steps']} | {100 * one['validation']:.1f} % | {100 * one['control']:.1f} % |"
+                for one in rates_of_seed
+            ]
     return "\n".join(lines) + "\n"
 
 
