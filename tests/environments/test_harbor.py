@@ -3,12 +3,16 @@
 import asyncio
 import json
 import os
+import random
 import shutil
+import subprocess
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from support.containers import busybox_image, needs_podman
+from support.local_servers import installed_python
 from whetstone.chat import ToolCall, assistant, user
 from whetstone.cli.main import cli
 from whetstone.environments import NEW_CONVERSATION
@@ -210,6 +214,51 @@ def test_step_below_its_minimum_or_without_a_reward_is_the_last(tmp_path, least,
     text = (place / "task.toml").read_text().replace("min_reward = 1.0", f"min_reward = {written}" if written else "")
     (place / "task.toml").write_text(text)
     assert ends_task(read_folder(place).steps[0], Grade(rewards, "", "")) is ends
+
+
+OF_HARBOR = """
+import json, sys
+from types import SimpleNamespace as Fake
+from harbor.models.task.task import Task
+from harbor.models.verifier.result import VerifierResult
+from harbor.trial.multi_step import MultiStepTrial
+task, cases = Task(sys.argv[1]), json.loads(sys.argv[2])
+steps = [[step.name, task.step_instruction(step.name), step.verifier.timeout_sec] for step in task.config.steps]
+combined = [
+    MultiStepTrial._aggregate_step_rewards(
+        Fake(result=Fake(step_results=[Fake(verifier_result=VerifierResult(rewards=each)) for each in rewards]))
+    ).rewards
+    for rewards, _ in cases
+]
+ended = [MultiStepTrial._min_reward_failure(rewards[0], least) is not None for rewards, least in cases]
+print(json.dumps([steps, combined, ended]))
+"""
+
+
+@pytest.mark.slow
+def test_steps_are_read_combined_and_ended_as_by_harbor(tmp_path):
+    python = installed_python("harbor", "harbor")
+    place, rng = write_steps(tmp_path), random.Random(0)
+    cases = []
+    for _ in range(40):
+        rewards = [
+            {"reward": rng.randrange(5) / 4, **{name: rng.randrange(5) / 4 for name in "ab" if rng.random() < 0.6}}
+            for _ in range(rng.randint(1, 3))
+        ]
+        cases.append((rewards, rng.choice([0.5, 1.0, {"a": 0.5}, {"reward": 0.25, "b": 0.75}])))
+    read = subprocess.run(
+        [python, "-c", OF_HARBOR, str(place), json.dumps(cases)], capture_output=True, text=True, check=False
+    )
+    assert read.returncode == 0, read.stderr
+    steps, combined, ended = json.loads(read.stdout)
+    folder = read_folder(place)
+    assert [(name, text) for name, text, _ in steps] == [(step.name, step.instruction) for step in folder.steps]
+    assert steps[1][2] == folder.steps[1].verifier_seconds
+    for (rewards, least), expected, is_last in zip(cases, combined, ended, strict=True):
+        grades = [Grade(each, "", "") for each in rewards]
+        assert combine_grades(folder, grades).rewards == pytest.approx(expected)
+        least = least if isinstance(least, dict) else {"reward": least}
+        assert ends_task(replace(folder.steps[0], min_rewards=least), grades[0]) is is_last
 
 
 def test_missing_tests_and_several_containers_are_reasons(tmp_path):
