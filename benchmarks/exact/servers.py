@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
+from openenv_servers import ENVIRONMENTS, SOURCE, PublishedEnvironment
 from whetstone.chat import Message, ToolCall, assistant
 from whetstone.environments import TASKS_OF_WORLDS, Environment, ToolEnvironment
 from whetstone.environments.remote.agentgym import AgentGym
@@ -72,6 +73,10 @@ class Contender:
     inside: str = ""
     """Working directory of the server, relative to the folder of servers."""
     version: Callable[[Path], str] = field(default=lambda servers: "")
+    turns: int = 60
+    """Maximum number of turns of an episode that is played right."""
+    is_paid: Callable[[Trajectory], bool] | None = None
+    """Whether an episode was played right; None: by its verdict."""
 
 
 def _call(name: str, **arguments: Any) -> Message:
@@ -188,6 +193,18 @@ def _over_mcp(connection: Any) -> Callable[[str, Path], Environment]:
     )
 
 
+def _published(one: PublishedEnvironment) -> Contender:
+    """Return the contender of an environment of the repository of OpenEnv."""
+    envs = f"{SOURCE}/envs"
+    return Contender(
+        f"openenv: {one.name} (OpenEnv)", one.install_command,
+        (f"{one.folder}/bin/python", f"{envs}/{one.inside or one.name + '_env'}"),
+        lambda address, servers: one.build_tasks(EPISODES), lambda address, servers: one.make(address), one.act,
+        lambda servers, port: one.start_command(str(_python(one.folder)(servers)), port),
+        f"{envs}/{one.inside}" if one.inside else envs, _checked_out(SOURCE), one.turns, one.is_paid,
+    )  # fmt: skip
+
+
 _OPENENV, _IN_OPENENV = _environment("openenv", "openenv-core"), ("openenv/bin/python",)
 CONTENDERS = (
     Contender(
@@ -220,6 +237,7 @@ CONTENDERS = (
         lambda address, servers: OpenEnv(url=address), _lines,
         _served("openenv", "openenv_world:code"), version=_installed("openenv", "openenv-core"),
     ),
+    *map(_published, ENVIRONMENTS),
     Contender(
         "nemo gym: counter",
         "git clone https://github.com/NVIDIA-NeMo/Gym servers/nemo-gym-source && "
@@ -298,7 +316,7 @@ async def _play_episodes(
         return right, await play_with_policy(
             lambda: contender.make(address, servers), task,
             lambda conversation, tools, offered: contender.script(task, conversation, right), seed=0,
-            max_turns=60 if right else 4,
+            max_turns=contender.turns if right else min(4, contender.turns),
         )  # fmt: skip
 
     episodes: list[Awaitable[Any]] = [one(task, number % 2 == 0) for number, task in enumerate(tasks)]
@@ -313,10 +331,11 @@ def measure_server(contender: Contender, servers: Path) -> dict[str, Any]:
         started, playing = time.perf_counter() - began, time.perf_counter()
         episodes, connected = asyncio.run(_play_episodes(contender, address, servers, tasks))
         seconds = time.perf_counter() - playing
+    paid = contender.is_paid or _paid
     wrong = [
-        f"task {task.id}: played {'right' if right else 'wrong'}, and {'' if _paid(one.trajectory) else 'not '}paid"
+        f"task {task.id}: played {'right' if right else 'wrong'}, and {'' if paid(one.trajectory) else 'not '}paid"
         for task, (right, one) in zip(tasks, episodes, strict=True)
-        if _paid(one.trajectory) != right
+        if paid(one.trajectory) != right
     ]
     calls = [call for _, one in episodes for turn in one.trajectory.turns for call in turn.calls]
     return {

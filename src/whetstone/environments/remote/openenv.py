@@ -50,7 +50,8 @@ class OpenEnv:
 
     Args:
         url: URL of the server, `http://…` or `ws://…`.
-        field: Field of an action that receives the command; empty: the one that the server's schema requires.
+        field: Field of an action that receives the command; empty: the one that the server's schema requires, or the
+            first text field if all are optional. If the field is no text, the command is parsed as JSON.
         observation_field: Field of an observation that the policy reads; empty: the whole observation, as JSON.
         actions: Commands as a call of `act`, or as text. A text that is a JSON object is the action.
         full_text: Use the full text of a message as the command, as for code; false: its last line. In both cases the
@@ -187,10 +188,20 @@ class OpenEnv:
         fields = parse_or_none(command)
         if fields:
             return fields
-        field = self.field or (self._required[0] if len(self._required) == 1 else "")
-        if not field and self._required:
+        field = self.field or self._default_field()
+        if not field:
             return f"give the action as a JSON object with {', '.join(self._required)}"
-        return {field or "message": command}
+        schema = (self._fields or {}).get(field, {})
+        return {field: command if _accepts_text(schema) else _parse_value(command)}
+
+    def _default_field(self) -> str:
+        """Return the field of an action that receives the command; empty if the schema requires several."""
+        if self._required:
+            return self._required[0] if len(self._required) == 1 else ""
+        optional = {name: schema for name, schema in (self._fields or {}).items() if name != "metadata"}
+        if "message" in optional or not optional:
+            return "message"
+        return next((name for name, schema in optional.items() if _accepts_text(schema)), next(iter(optional)))
 
     def _describe_failure(self, action: Message) -> str:
         """Return the reason why an action of the model cannot be sent; the model reads it."""
@@ -286,6 +297,23 @@ def _refuse_action(action: Message, why: str) -> StepResult:
     return StepResult(
         Observation((tool_result(f"error: {why}", call_id=action.tool_calls[0].id or None),)), calls=calls
     )
+
+
+def _accepts_text(schema: Mapping[str, Any]) -> bool:
+    """Return whether a field of this JSON schema can be a text; a schema without a type can."""
+    alternatives = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(alternatives, list):
+        return any(isinstance(one, Mapping) and _accepts_text(one) for one in alternatives)
+    kinds = schema.get("type", "string")
+    return "string" in (kinds if isinstance(kinds, list) else [kinds])
+
+
+def _parse_value(command: str) -> Any:
+    """Return the JSON value of a command; a command that is no JSON is returned unchanged."""
+    try:
+        return json.loads(command)
+    except (ValueError, RecursionError):
+        return command
 
 
 def _spec(tool: Mapping[str, Any]) -> ToolSpec:

@@ -5,6 +5,9 @@ An action that the environment cannot parse returns `VALIDATION_ERROR`, an excep
 After each of these but the first, the client sends a request that does not depend on the agent. If the server answers
 it, the agent reads the error.
 
+A full server reports `CAPACITY_REACHED` and closes the connection before it reads the first request. The report is
+then the answer of a request that cannot be sent.
+
 Note:
     A late answer would be read as that of the next request. A connection on which an error occurred is therefore
     never used again.
@@ -28,6 +31,8 @@ _UNREADABLE = ("VALIDATION_ERROR", "INVALID_JSON")
 _RAISED, _SESSION, _FULL, _LATE = "EXECUTION_ERROR", "SESSION_ERROR", "CAPACITY_REACHED", "NO_ANSWER"
 _MAX_BYTES = 32 << 20
 """Maximum bytes of an answer."""
+_CLOSE_SECONDS = 1.0
+"""Time limit in seconds for the server to end a session, and for the closing handshake."""
 
 
 class OpenEnvSession:
@@ -82,12 +87,13 @@ class OpenEnvSession:
 
         Raises:
             InfrastructureError: If the server is unavailable, too slow, or its response cannot be parsed.
-            RequestRefusedError: If it refuses a `step` but answers other requests.
+            RequestRefusedError: If it refuses a `step` but answers other requests, or if the data is nested too deeply.
         """
+        message = _encode_message(kind, data)
         if self._socket is None:
             await self._connect()
         try:
-            return self._read(kind, await self._exchange(kind, data))
+            return self._read(kind, await self._exchange(kind, message))
         except _Failed as failed:
             # an exception, or the session is lost: the cause is the server or the action
             if failed.code in (_SESSION, _LATE):
@@ -101,11 +107,16 @@ class OpenEnvSession:
             raise
 
     async def close_connection(self) -> None:
-        """Close the WebSocket and end its episode; do nothing if it is not open."""
+        """Close the WebSocket and end its episode; do nothing if it is not open.
+
+        The server closes the connection after it released the session, so that the next episode finds it free.
+        """
         socket, self._socket, self.is_running = self._socket, None, False
         if socket is not None:
-            with contextlib.suppress(Exception):  # the connection may be broken
+            with contextlib.suppress(Exception):  # the connection may be broken, the server may not respond
                 await socket.send(json.dumps({"type": "close"}))
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await socket.wait_closed()
             await socket.close()
 
     async def _connect(self) -> None:
@@ -118,7 +129,9 @@ class OpenEnvSession:
         from websockets.exceptions import WebSocketException
 
         try:
-            self._socket = await connect(self.url, open_timeout=self.seconds, close_timeout=1.0, max_size=_MAX_BYTES)
+            self._socket = await connect(
+                self.url, open_timeout=self.seconds, close_timeout=_CLOSE_SECONDS, max_size=_MAX_BYTES
+            )
         except (OSError, TimeoutError, ValueError, WebSocketException) as error:
             raise InfrastructureError(f"{self.url}: {type(error).__name__}: {error}") from None
 
@@ -127,23 +140,23 @@ class OpenEnvSession:
         try:
             if self._socket is None:
                 await self._connect()
-            self._read("state", await self._exchange("state", {}))
+            self._read("state", await self._exchange("state", _encode_message("state", {})))
         except (_Failed, InfrastructureError):
             return False
         return True
 
-    async def _exchange(self, kind: str, data: Mapping[str, Any]) -> Any:
+    async def _exchange(self, kind: str, message: str) -> Any:
         """Send one message and return the parsed JSON of the response.
 
         Raises:
             InfrastructureError: If the connection is lost, or the response is not JSON.
             _Failed: If there is no response in time.
         """
+        from websockets.exceptions import ConnectionClosed
+
         try:
-            message = (
-                {"type": kind, "data": to_writable(data)} if kind != "state" else {"type": kind}
-            )  # no other fields are allowed
-            await self._socket.send(json.dumps(message))
+            with contextlib.suppress(ConnectionClosed):  # the server's reason, if any, is still in the buffer
+                await self._socket.send(message)
             async with asyncio.timeout(self.seconds):
                 return json.loads(await self._socket.recv())
         except TimeoutError:
@@ -173,6 +186,20 @@ class OpenEnvSession:
         if kind == "reset" and code == _FULL:
             raise _Full(text)
         raise _Failed(code, text)
+
+
+def _encode_message(kind: str, data: Mapping[str, Any]) -> str:
+    """Return a message as JSON.
+
+    Raises:
+        InfrastructureError: If the data of a task is nested too deeply.
+        RequestRefusedError: If an action is nested too deeply.
+    """
+    try:
+        return json.dumps({"type": kind} if kind == "state" else {"type": kind, "data": to_writable(data)})
+    except RecursionError:
+        why = f"the JSON of `{kind}` is nested too deeply"
+    raise RequestRefusedError(why, 422) if kind == "step" else InfrastructureError(why)
 
 
 class _Full(Exception):
