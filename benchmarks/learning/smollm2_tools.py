@@ -322,8 +322,8 @@ def page(seeds: Sequence[Mapping[str, Any]]) -> str:
         )
     for each in seeds:
         if len(rates_of_seed := each.get("control_rates", ())) > 1:
-            again = "" if any(one["control"] == each["control"] for one in rates_of_seed) else " in a second run"
-            lines += ["", f"Learning rates of the control, compared on seed {each['seed']}{again}:", ""]
+            note = "" if any(one["control"] == each["control"] for one in rates_of_seed) else " in a second run"
+            lines += ["", f"Learning rates of the control, compared on seed {each['seed']}{note}:", ""]
             lines += [
                 "| learning rate | steps | success on validation tasks | on test tasks |",
                 "| --: | --: | --: | --: |",

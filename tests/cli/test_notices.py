@@ -37,7 +37,7 @@ def test_resume_without_a_run_starts_one_with_a_notice(shop):
     assert "runs/shop: no run to resume; a new one is started" in done.stderr
     assert done.returncode == 0
     repeated = whetstone("train", "shop.yaml", "--resume", cwd=shop)
-    assert "this run is finished" in repeated.stderr
+    assert "this run is finished; `whetstone train runs/shop --resume reinforcement.steps=" in repeated.stderr
     assert repeated.returncode == 0
 
 

@@ -90,7 +90,7 @@ def test_harbor_folders_are_read_and_grade_recorded_actions(tmp_path):
         folder = read_folder(place)
         (step,) = folder.steps
         assert (folder.problems, step.agent_user, step.verifier_user) == ((), "agent", "root")
-        assert '`act act \'{"command": "<string>"}\'`' in folder.instruction
+        assert '`act act \'{"command": "<string>"}\'`' in folder.steps[0].instruction
         commands = folder.steps[0].solution_script.read_text().splitlines()[1:]
         actions = [json.loads(command.removeprefix("act act ").strip("'")) for command in commands]
         lines = [json.dumps({"tool": "act", "arguments": json.dumps(action)}) for action in actions]
@@ -250,6 +250,6 @@ def test_harbor_reads_exported_folders(tmp_path):
     read = subprocess.run([python, "-c", program, str(place)], capture_output=True, text=True, check=False)
     assert read.returncode == 0, read.stderr
     instruction, user, command, memory, tests, solve = json.loads(read.stdout)
-    assert instruction.strip() == read_folder(place).instruction.strip()
+    assert instruction.strip() == read_folder(place).steps[0].instruction.strip()
     assert (user, command, memory) == ("agent", "/opt/episode/start", 2048)
     assert (tests, solve) == (str(place / "tests" / "test.sh"), str(place / "solution" / "solve.sh"))

@@ -237,3 +237,57 @@ def test_expert_continues_from_any_conversation():
     assert source.demonstrate(LAKE, messages, ()).text in ("right", "down")
     messages += [assistant("right"), user("..."), assistant("down"), user("...")]
     assert source.demonstrate(LAKE, messages, ()).text == "down"
+
+
+class GuessGame:
+    def begin(self, task, seed):
+        return GameObservation("guess")
+
+    def act(self, command):
+        return GameObservation("right", terminated=True)
+
+    def verdict(self):
+        return {"success": True}
+
+    def close(self):
+        pass
+
+
+class GameWithoutClose(GuessGame):
+    close = property()  # hides the inherited method
+
+
+class GameWithTextResult(GuessGame):
+    def act(self, command):
+        return "higher"
+
+
+class GameWithBoolVerdict(GuessGame):
+    def verdict(self):
+        return True
+
+
+def test_game_without_a_required_method_is_refused_by_name():
+    with pytest.raises(RecipeError, match=r'game "GameWithoutClose" has no close; a game has .*, verdict, close'):
+        GameEnvironment(GameWithoutClose).check()
+
+
+@pytest.mark.parametrize(
+    ("game", "message"),
+    [
+        (GameWithTextResult, r"act\(\) returned 'higher', not a GameObservation; return GameObservation\(text, "),
+        (GameWithBoolVerdict, r"verdict\(\) returned True, not a mapping such as {'success': True}"),
+    ],
+)
+def test_wrong_result_of_a_method_is_named(game, message):
+    async def episode():
+        environment = GameEnvironment(game, actions="text")
+        await environment.reset(LAKE, seed=0)
+        try:
+            await environment.step(assistant("5"))
+            await environment.verdict()
+        finally:
+            await environment.close()
+
+    with pytest.raises(TypeError, match=message):
+        asyncio.run(episode())

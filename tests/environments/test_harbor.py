@@ -141,7 +141,7 @@ def write_steps(folder, *, image="local", strategy="mean", least=1.0):
 def test_steps_have_their_own_values_and_those_of_the_task(tmp_path):
     folder = read_folder(write_steps(tmp_path))
     one, two, three = folder.steps
-    assert (folder.problems, folder.reward_strategy, folder.instruction) == ((), "mean", "Write one.\n")
+    assert (folder.problems, folder.reward_strategy, folder.steps[0].instruction) == ((), "mean", "Write one.\n")
     assert [step.agent_user for step in folder.steps] == ["0", "7", "7"]
     assert [step.verifier_seconds for step in folder.steps] == [30.0, 7.0, 30.0]
     assert two.verifier_variables == {"SHARED": "1", "OWN": "step"}

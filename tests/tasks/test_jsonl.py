@@ -117,3 +117,10 @@ def test_excessive_line_is_refused_in_one_line(tmp_path, monkeypatch, line, mess
         Jsonl(path=str(tmp_path / "tasks.jsonl"))
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 400
+
+
+def test_table_that_is_read_as_json_lines_names_the_source_for_it(tmp_path):
+    path = tmp_path / "questions.csv"
+    path.write_text("prompt,answer\n1+1,2\n")
+    with pytest.raises(TaskError, match=r"questions\.csv: a \.csv file is not JSON Lines; .*`source: file`"):
+        Jsonl(path=str(path))

@@ -30,6 +30,7 @@ from whetstone.own_loop import run_sync
 from whetstone.plugins import (
     OptionError,
     bind_component,
+    check_interface,
     get_component_options,
     instantiate_component,
     unwrap_partial,
@@ -237,6 +238,7 @@ def _environment_factory(
         check_requirements(name, kind.needs if implements_protocol(kind, HasRequirements) else ())
         # one object for the checks; each episode creates its own
         tried = instantiate_component("environment", name, part, arguments, optional=optional_protocols)
+        check_interface(tried, Environment, "environment", name)
         if implements_protocol(tried, SelfChecking):
             tried.check()
     except OptionError as error:

@@ -356,6 +356,7 @@ def create_contract(
     judge = whetstone.rewards.make_reward(reward or REWARD_OF.get(environment, "verdict"), whetstone.rewards.REWARDS)
     check_requirements(environment, part.needs if implements_protocol(part, HasRequirements) else ())
     tried = make()
+    check_interface(tried, whetstone.environments.Environment, "environment", environment)
     if implements_protocol(tried, SelfChecking):
         tried.check()
     return Contract(

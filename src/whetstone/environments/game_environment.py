@@ -32,6 +32,7 @@ from whetstone.environments.protocol import (
     SelfChecking,
     Snapshots,
     StepResult,
+    check_verdict,
 )
 from whetstone.environments.text_actions import (
     TOOL,
@@ -43,7 +44,7 @@ from whetstone.environments.text_actions import (
     parse_command,
 )
 from whetstone.errors import EpisodeError, RecipeError
-from whetstone.plugins import get_component_options, unwrap_partial
+from whetstone.plugins import check_interface, get_component_options, unwrap_partial
 from whetstone.tools.protocol import is_replayable
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import CallRecord, Task
@@ -113,6 +114,7 @@ class GameEnvironment:
             RecipeError: If the game refuses one of its options, or cannot be played.
         """
         game: Any = self.made()
+        check_interface(game, Game, "game", game_name(unwrap_partial(self.made)))
         try:
             if implements_protocol(game, SelfChecking):
                 game.check()
@@ -123,7 +125,7 @@ class GameEnvironment:
         """Close the previous game, start a game of the task and return its first text."""
         await self._close_host()
         self._host, self._state, self.raised = create_host(self.made, self.isolation), "new", []
-        first = await self._host.call_method("begin", task, seed)
+        first = self._check_observation("begin", await self._host.call_method("begin", task, seed))
         self._state = "running"
         text = f"{self.instruction}\n\n{sanitize_text(first.text)}" if self.instruction else sanitize_text(first.text)
         return Observation((user(text),), self.specs, author=first.author)
@@ -167,18 +169,26 @@ class GameEnvironment:
         """
         assert self._host is not None
         try:
-            result: GameObservation = await self._host.call_method("act", command)
+            result = await self._host.call_method("act", command)
         except UNREADABLE_ERRORS as error:
             self.raised.append(f"{command[:40]!r} raised {type(error).__name__}: {str(error)[:100]}")
             return GameObservation("The game cannot read that; say it otherwise.", understood=False)
-        return result
+        return self._check_observation("act", result)
+
+    def _check_observation(self, method: str, result: Any) -> GameObservation:
+        if isinstance(result, GameObservation):
+            return result
+        name = game_name(unwrap_partial(self.made))
+        raise TypeError(
+            f"{name}.{method}() returned {repr(result)[:60]}, not a GameObservation; return GameObservation(text, …)"
+        )
 
     async def verdict(self) -> Mapping[str, Any]:
         """Return the verdict of the game; empty before the first reset and after `close`."""
         if self._host is None or self._state in ("new", "closed"):
             return {}
         verdict: Mapping[str, Any] = await self._host.call_method("verdict")
-        return verdict
+        return check_verdict(verdict)
 
     async def admissible(self) -> tuple[str, ...]:
         """Return the admissible commands of the current state.

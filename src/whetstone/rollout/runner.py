@@ -32,6 +32,7 @@ from whetstone.environments.protocol import (
     Snapshots,
     StepResult,
     TakesSeat,
+    check_verdict,
 )
 from whetstone.errors import EpisodeError, InfrastructureError, PromptTooLong
 from whetstone.rollout.concurrent_actions import ActionRequest, ConcurrentActions
@@ -307,9 +308,7 @@ class EpisodeRun:
         """Store the verdict of an environment that gives one."""
         if implements_protocol(self.environment, GivesVerdict):
             verdict = await self.at_stage(EpisodeStage.VERDICT, _VERDICT, self.environment.verdict)
-            if not isinstance(verdict, Mapping):
-                raise TypeError(f"verdict() returned {verdict!r}, not a mapping such as {{'success': True}}")
-            self.final = to_plain_values(verdict)  # it is kept with the trajectory
+            self.final = to_plain_values(check_verdict(verdict))  # it is kept with the trajectory
 
     async def at_stage(
         self, stage: EpisodeStage, owner: str, call: Callable[..., Any], *arguments: Any, **options: Any
@@ -393,6 +392,8 @@ class EpisodeRun:
         first: Observation = await self.at_stage(
             EpisodeStage.OPEN, "its environment (reset)", reset, self.task, seed=self.environment_seed
         )
+        if not isinstance(first, Observation):
+            raise TypeError(f"reset() returned {repr(first)[:60]}, not an Observation")
         self.author, self.agent = first.author, first.agent
         self.begins, self.tools, self.declared = first.messages, first.tools, first.declared
         self.opening = self.context_builder.open_context(first.messages, first.tools, self.episode_state())
@@ -407,6 +408,8 @@ class EpisodeRun:
         self.hooks.costs += Costs(environment_steps=1)
         owner = ", ".join(sorted({call.name for call in turn.message.tool_calls})) or "its environment"
         result: StepResult = await self.at_stage(EpisodeStage.STEP, owner, self.environment.step, turn.message)
+        if not isinstance(result, StepResult):
+            raise TypeError(f"step() returned {repr(result)[:60]}, not a StepResult")
         turn = self.turns[-1] = replace(
             turn,
             observation=result.observation.messages,

@@ -235,7 +235,10 @@ def _read_summary(plan: RunPlan) -> dict[str, Any] | None:
     summary = read_json(run_dir / "summary.json") if plan.resume else None
     is_finished = summary is not None and set(summary["ablations"]) >= set(plan.resolved.recipe.ablations)
     if summary is not None and is_finished:
-        say(f"{run_dir}: this run is finished; `whetstone train {run_dir} --resume KEY.steps=N` adds steps")
+        recipe = plan.resolved.recipe
+        key = next(name for name in ("reinforcement", "supervised") if getattr(recipe, name) is not None)
+        more = f"{key}.steps={2 * getattr(recipe, key).steps}"
+        say(f"{run_dir}: this run is finished; `whetstone train {run_dir} --resume {more}` doubles its steps")
         for stage in summary.get("stages", [{}]):
             plan.feed.follow_run(run_dir / stage.get("folder", ""))
     elif plan.resume:

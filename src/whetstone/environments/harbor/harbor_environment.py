@@ -55,7 +55,7 @@ class HarborShell:
         self._is_over = False
 
     @property
-    def folder(self) -> HarborFolder:
+    def task_folder(self) -> HarborFolder:
         """Return the folder of the open episode."""
         assert self._containers is not None
         return self._containers.folder
@@ -63,7 +63,7 @@ class HarborShell:
     @property
     def step(self) -> HarborStep:
         """Return the current step, or the last one that was played."""
-        return self.folder.steps[min(len(self._grades), len(self.folder.steps) - 1)]
+        return self.task_folder.steps[min(len(self._grades), len(self.task_folder.steps) - 1)]
 
     async def open(self, episode: Episode) -> None:
         """Start the container of the task."""
@@ -106,7 +106,7 @@ class HarborShell:
         assert self._session is not None
         step, grade = self.step, await self._grade_step()
         self._grades.append(grade)
-        if ends_task(step, grade) or len(self._grades) == len(self.folder.steps):
+        if ends_task(step, grade) or len(self._grades) == len(self.task_folder.steps):
             self._is_over = True
             return grade.reward or 0.0, None
         await self._containers.prepare_step(self._session, self.step)
@@ -123,7 +123,7 @@ class HarborShell:
         if not self._is_over:
             self._grades.append(await self._grade_step())
             self._is_over = True
-        verdict, planned = build_verdict(combine_grades(self.folder, self._grades)), len(self.folder.steps)
+        verdict, planned = build_verdict(combine_grades(self.task_folder, self._grades)), len(self.task_folder.steps)
         if planned == 1:
             return verdict
         played = len(self._grades)
@@ -183,7 +183,7 @@ class HarborEnvironment(ToolEnvironment):
             InfrastructureError: The runtime has failed, or the tests write no reward, in an untouched container either.
         """
         result = await super().step(action)
-        if not result.terminated or len(self._shell.folder.steps) == 1:
+        if not result.terminated or len(self._shell.task_folder.steps) == 1:
             return result
         reward, following = await self._shell.finish_step()
         if following is None:

@@ -98,4 +98,4 @@ class HarborTasks(ListedTasks):
 
 def _task(folder: HarborFolder) -> Task:
     tags = {key: str(folder.metadata[key]) for key in ("difficulty", "category") if folder.metadata.get(key)}
-    return Task(folder.name, folder.instruction, {"folder": str(folder.path.resolve())}, tags)
+    return Task(folder.name, folder.steps[0].instruction, {"folder": str(folder.path.resolve())}, tags)

@@ -107,11 +107,6 @@ class HarborFolder:
         return self.path.name
 
     @property
-    def instruction(self) -> str:
-        """Return the prompt, which is that of the first step."""
-        return self.steps[0].instruction
-
-    @property
     def build_folder(self) -> Path:
         """Return the folder from which the image is built."""
         return self.path / "environment"

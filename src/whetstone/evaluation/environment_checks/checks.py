@@ -108,7 +108,12 @@ async def check_contract(contract: Contract) -> AsyncIterator[Check]:
         except Exception as error:  # any exception of an environment is a failed check
             message = describe_exception(error).splitlines()[0][:200]
             result = Check(name, CheckStatus.FAIL, message)
+        has_episodes = name != "random" or bool(tried.chance)
+        if not has_episodes:
+            result = replace(result, said=f"{result.said}; the other checks need its episodes and were not run")
         yield replace(result, name=name, seconds=time.perf_counter() - began)
+        if not has_episodes:
+            return
 
 
 class _Checks:
@@ -190,19 +195,9 @@ class _Checks:
             return Check("", CheckStatus.WARN, message, "the random policy solves it: there is nothing to learn")
         return Check("", CheckStatus.PASS, message)
 
-    def _looked_at(self) -> list[tuple[Task, PlayedEpisode]]:
-        """Return (task, episode) of each episode of the random policy.
-
-        Raises:
-            RuntimeError: No episode of the random policy finished.
-        """
-        if not self.chance:
-            raise RuntimeError("no episode of the random policy finished, so there is no episode to check")
-        return self.chance
-
     async def check_verdict(self) -> Check:
         """Check the types of `success` and `score` in the verdict, and measure the range of rewards."""
-        for _, played in self._looked_at():
+        for _, played in self.chance:
             final = played.trajectory.final
             if not final:
                 continue
@@ -235,7 +230,7 @@ class _Checks:
         states, mover = rng_states(), RngPerturber()
         mend = "derive randomness from the seed of `reset`: random.Random(seed)"
         try:
-            for task, played in self._looked_at()[:8]:
+            for task, played in self.chance[:8]:
                 mover.set_next_state()
                 other = await self._replay(task, played, between=mover.check_between_turns)
                 if other.transcript != played.transcript:
@@ -248,7 +243,7 @@ class _Checks:
         if mover.touched:
             message = f"the same, but it changes {' and '.join(sorted(mover.touched))}, a global generator"
             return Check("", CheckStatus.WARN, message, mend)
-        return Check("", CheckStatus.PASS, f"{len(self._looked_at()[:8])} episodes were equal when replayed")
+        return Check("", CheckStatus.PASS, f"{len(self.chance[:8])} episodes were equal when replayed")
 
     async def _drawn_from(self, task: Task, played: PlayedEpisode) -> str:
         """Return the names of the global generators whose seed changes the episode; empty if none does."""
@@ -274,7 +269,7 @@ class _Checks:
         """Check that the same task, seed and actions give the same episode in a new process."""
         if not self.contract.needs_process:
             return Check("", CheckStatus.WARN, "skipped")
-        task, played = self._looked_at()[0]
+        task, played = self.chance[0]
         try:
             work = pickle.dumps((self.contract.make, task, played.actions))
         except Exception as error:
@@ -289,7 +284,7 @@ class _Checks:
     async def side_by_side(self) -> Check:
         """Check that many concurrent episodes, stepped in turn, equal the sequential ones."""
         count = self.contract.concurrent
-        chosen = [self._looked_at()[k % len(self._looked_at())] for k in range(count)]
+        chosen = [self.chance[k % len(self.chance)] for k in range(count)]
 
         async def yielding(environment: Environment, turns: int) -> None:
             await asyncio.sleep(0)
@@ -308,7 +303,7 @@ class _Checks:
 
     async def check_snapshots(self) -> Check:
         """Check that a snapshot or the same actions restore a state, or that the environment declares neither."""
-        task, played = max(self._looked_at(), key=lambda each: len(each[1].actions))
+        task, played = max(self.chance, key=lambda each: len(each[1].actions))
         environment = self.contract.make()
         if not supports_snapshot(environment):
             await environment.close()
@@ -348,7 +343,7 @@ class _Checks:
     async def check_endings(self) -> Check:
         """Check steps after the end, closing at any time and twice, and reset after the end."""
         notes = []
-        task, played = min(self._looked_at(), key=lambda each: len(each[1].actions))
+        task, played = min(self.chance, key=lambda each: len(each[1].actions))
         environment = self.contract.make()
         await environment.close()  # before the first reset
         environment = self.contract.make()
@@ -374,7 +369,7 @@ class _Checks:
 
     async def check_invalid_actions(self) -> Check:
         """Check that invalid actions get an observation instead of an exception."""
-        task = self._looked_at()[0][0]
+        task = self.chance[0][0]
         for action in _STRANGE:
             environment = self.contract.make()
             try:
@@ -390,8 +385,8 @@ class _Checks:
 
     async def measure_speed(self) -> Check:
         """Measure steps and episodes per second, sequential and concurrent."""
-        seconds = [played.seconds for _, played in self._looked_at()]
-        steps = [len(played.actions) / max(1e-9, played.seconds) for _, played in self._looked_at()]
+        seconds = [played.seconds for _, played in self.chance]
+        steps = [len(played.actions) / max(1e-9, played.seconds) for _, played in self.chance]
         self.numbers |= {"steps_per_second": median(steps), "episodes_per_second": 1 / max(1e-9, median(seconds))}
         numbers = self.numbers
         message = (
