@@ -67,6 +67,16 @@ def test_invalid_models_are_refused_in_one_line_and_leave_no_files(tmp_path, wor
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["taken"]
 
 
+def test_published_model_that_is_stored_is_not_downloaded_again(tmp_path):
+    added = whetstone(
+        "models", "add", "small.gguf", "--name", "smollm2-135m", cwd=write_gguf(tmp_path / "small.gguf").parent
+    )
+    assert added.returncode == 0
+    repeated = whetstone("models", "add", "smollm2-135m", cwd=tmp_path)
+    assert (repeated.returncode, repeated.stderr.strip()) == (0, "")
+    assert "use it in a recipe: policy: {path: smollm2-135m}" in repeated.stdout
+
+
 def test_missing_published_model_is_answered_with_the_download_command():
     refused = whetstone("rollout", "demo", "policy.tiny=null", "policy.path=smollm2-135m")
     assert refused.returncode == 2

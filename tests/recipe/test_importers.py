@@ -445,3 +445,15 @@ def test_reward_function_of_verl_has_its_name_in_a_recipe():
     assert all(
         'copy sums.py into the folder of the recipe and name it: reward: "sums:compute"' in line for line in lines
     )
+
+
+def test_existing_recipe_is_not_overwritten(tmp_path):
+    output = tmp_path / "recipe.yaml"
+    output.write_text("edited")
+    (tmp_path / "trl.yaml").write_text("learning_rate: 1e-5\n")
+    done = whetstone("import", "trl", "trl.yaml", "--output", "recipe.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stderr.strip()) == (
+        2,
+        "whetstone: --output: recipe.yaml exists already; choose another file, or delete it first",
+    )
+    assert output.read_text() == "edited"

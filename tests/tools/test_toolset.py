@@ -313,3 +313,28 @@ class Dear:
 def test_helpers_of_a_tool_cannot_raise():
     answer = call("double", Toolset([double, Dear()]), x=1)
     assert (answer.record.outcome, answer.text) == ("tool_failed", "error: SystemExit: no money")
+
+
+class JudgeWithoutMapping:
+    """A tool object whose verdict is a number."""
+
+    def tools(self):
+        return [double]
+
+    def verdict(self):
+        return 0.5
+
+
+def test_verdict_of_another_type_names_the_tool_and_the_remedy():
+    async def judge():
+        toolset = Toolset([JudgeWithoutMapping])
+        await toolset.open(Task("a", "?"), seed=0)
+        try:
+            return await toolset.verdict()
+        finally:
+            await toolset.close()
+
+    with pytest.raises(
+        TypeError, match=r"JudgeWithoutMapping\.verdict\(\) returned 0\.5, not a mapping such as {'succ"
+    ):
+        asyncio.run(judge())

@@ -339,3 +339,10 @@ def test_segments_that_start_within_an_episode_are_counted_per_episode():
     assert (
         description["episode/context_resets"] == 1.0
     )  # the first turn of an episode opens its first segment: (2 + 0) / 2
+
+
+def test_live_run_is_not_continued_by_training(tmp_path):
+    (tmp_path / "live").mkdir()
+    with pytest.raises(RunDirectoryError, match="holds a run of `whetstone live`, which the command that started it"):
+        train(small(), tmp_path, resume=True, progress=QUIET)
+    assert [path.name for path in tmp_path.iterdir()] == ["live"]

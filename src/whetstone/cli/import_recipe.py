@@ -9,6 +9,7 @@ import click
 from ruamel.yaml import YAML
 
 from whetstone.atomic_write import write_text
+from whetstone.errors import RecipeError
 from whetstone.recipe.importers.reading import read_config
 from whetstone.recipe.importers.translation import STATUSES, translate_config
 from whetstone.strict_json import to_json
@@ -26,6 +27,8 @@ def import_recipe(kind: str, file: Path, output: Path | None, as_json: bool) -> 
     key is reported: translated, a default of the library that differs from that of a recipe, off, without effect on the
     result, missing (with the remedy), or to set in the recipe.
     """
+    if output is not None and output.exists():
+        raise RecipeError(f"--output: {output} exists already; choose another file, or delete it first")
     translation = translate_config(kind, read_config(kind, file))
     page = StringIO()
     YAML().dump(translation.to_nested_keys(), page)

@@ -47,7 +47,12 @@ def add_model_command(model: str, name: str | None) -> None:
     if model in whetstone.policies.PUBLISHED and not file.is_file():
         if name is not None:
             raise RecipeError(f"--name: a published model keeps its name ({model})")
-        stored = whetstone.policies.download_model(model, say=lambda line: click.echo(line, err=True))
+        present = whetstone.policies.stored_models()
+        stored = (
+            present[model]
+            if model in present
+            else whetstone.policies.download_model(model, say=lambda line: click.echo(line, err=True))
+        )
     elif file.suffix == ".gguf":
         license = whetstone.policies.read_license(file)
 

@@ -32,7 +32,6 @@ from whetstone.environments.protocol import (
     SelfChecking,
     Snapshots,
     StepResult,
-    check_verdict,
 )
 from whetstone.environments.text_actions import (
     TOOL,
@@ -45,7 +44,7 @@ from whetstone.environments.text_actions import (
 )
 from whetstone.errors import EpisodeError, RecipeError
 from whetstone.plugins import check_interface, get_component_options, unwrap_partial
-from whetstone.tools.protocol import is_replayable
+from whetstone.tools.protocol import check_verdict, is_replayable
 from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import CallRecord, Task
 

@@ -91,17 +91,6 @@ class StepResult:
         return EndReason.TRUNCATED if self.truncated else None
 
 
-def check_verdict(verdict: Any) -> Mapping[str, Any]:
-    """Return the verdict of an environment.
-
-    Raises:
-        TypeError: It is not a mapping.
-    """
-    if isinstance(verdict, Mapping):
-        return verdict
-    raise TypeError(f"verdict() returned {repr(verdict)[:60]}, not a mapping such as {{'success': True}}")
-
-
 class Environment(Protocol):
     """Interface of an environment: executes the actions of one episode.
 

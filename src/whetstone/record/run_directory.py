@@ -356,11 +356,14 @@ def _check(
     deciding = {key: values for key, values in different.items() if key not in moved and find_effect(key) != "none"}
     if deciding and change is None:
         key, (old, new) = next(iter(deciding.items()))
-        other = f", and `--resume {key}=…` with another value from its last checkpoint on"
+        remedy = f"`whetstone train {run_dir} --resume` continues it as it is"
+        if (run_dir / "live").is_dir():
+            remedy = f"{key}={old!r} continues it"
+        elif find_effect(key) != FIXED:
+            remedy += f", and `--resume {key}=…` with another value from its last checkpoint on"
         raise RunDirectoryError(
-            f"{run_dir}: holds a run of another recipe: {key} is {old!r} there and {new!r} here; `whetstone train "
-            f"{run_dir} --resume` continues it as it is{other if find_effect(key) != FIXED else ''}; for a new run "
-            "choose another --run-dir"
+            f"{run_dir}: holds a run of another recipe: {key} is {old!r} there and {new!r} here; {remedy}; for a new "
+            "run choose another --run-dir"
         )
     if deciding and change is not None:
         change(stored, deciding)

@@ -32,7 +32,6 @@ from whetstone.environments.protocol import (
     Snapshots,
     StepResult,
     TakesSeat,
-    check_verdict,
 )
 from whetstone.errors import EpisodeError, InfrastructureError, PromptTooLong
 from whetstone.rollout.concurrent_actions import ActionRequest, ConcurrentActions
@@ -60,7 +59,7 @@ from whetstone.rollout.protocol import (
 from whetstone.rollout.sampled_spans import count_sampled, find_sampled_spans
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.strict_json import to_plain_values
-from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, find_provenance, is_stateless
+from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, check_verdict, find_provenance, is_stateless
 from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
 from whetstone.user_code import describe_exception

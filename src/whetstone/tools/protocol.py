@@ -113,6 +113,17 @@ class HasClose(Protocol):
         ...
 
 
+def check_verdict(verdict: Any, method: str = "verdict()") -> Mapping[str, Any]:
+    """Return the verdict that a method of an environment or a tool returned.
+
+    Raises:
+        TypeError: It is not a mapping.
+    """
+    if isinstance(verdict, Mapping):
+        return verdict
+    raise TypeError(f"{method} returned {repr(verdict)[:60]}, not a mapping such as {{'success': True}}")
+
+
 @runtime_checkable
 class GivesVerdict(Protocol):
     """Tool class that judges the outcome of an episode."""

@@ -62,6 +62,7 @@ from whetstone.tools.protocol import (
     Priced,
     Result,
     SharedOptions,
+    check_verdict,
     is_replayable,
     is_stateless,
 )
@@ -365,7 +366,8 @@ class Toolset:
         for holder in self.holders:
             if implements_protocol(holder, GivesVerdict):
                 with waiting_for_tool(f"tool {_class_name(holder)} (verdict)"):
-                    one = dict(await self._call_plainly(holder.verdict))
+                    verdict = await self._call_plainly(holder.verdict)
+                    one = dict(check_verdict(verdict, f"{_class_name(holder)}.verdict()"))
                 for name, least in (("success", min), ("score", min)):
                     if name in merged and name in one:
                         one[name] = least(merged[name], one[name])

@@ -165,6 +165,11 @@ def run_plan(plan: RunPlan) -> RunSummary:
     """
     plan = _prepare(plan)
     resolved, run_dir = plan.resolved, plan.run_dir
+    if (run_dir / "live").is_dir():
+        raise RunDirectoryError(
+            f"{run_dir}: holds a run of `whetstone live`, which the command that started it continues; for a new run "
+            f"from it, set start_from={run_dir} and another --run-dir"
+        )
     stages = list_stages(resolved)
     if not stages and not resolved.recipe.own_stages:
         raise resolved.error("live", "has no training stage; `whetstone live` trains while it serves")

@@ -33,8 +33,8 @@ async def verdict(trajectory: Trajectory, task: Task, *, pays: Literal["success"
     parts = {name: float(value) for name, value in final.items() if isinstance(value, bool | int | float)}
     if "success" not in final:
         raise ValueError(
-            f"the verdict has no success, only {', '.join(final)}; return a number from the agent, or send its reward "
-            "with POST $OPENAI_BASE_URL/reward"
+            f"the verdict has no success, only {', '.join(final)}; return it in verdict(), or for an agent, return a "
+            "number or send its reward with POST $OPENAI_BASE_URL/reward"
         )
     success = bool(final["success"])
     return Score(float(final.get("score", success)) if pays == "score" else float(success), parts, turns, success)
