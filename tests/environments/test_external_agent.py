@@ -234,7 +234,10 @@ def test_verdict_of_an_agent_requires_a_posted_or_returned_reward():
     assert (fallen.score.value, remove_place(fallen.final["failed"])) == (0.0, "ValueError: the agent's own")
     unpaid = played(agent_environment("calculating", reward="verdict"))
     assert (unpaid.ended, unpaid.score) == (EndReason.ERROR, None)
-    assert "the verdict has no success, only answer; return a number from the agent" in unpaid.error
+    assert (
+        "the verdict has no success, only answer; return it in verdict(), or for an agent, return a number"
+        in unpaid.error
+    )
 
 
 def test_hanging_agent_ends_at_its_deadline_without_blocking_others():
