@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import shutil
 
 import pytest
@@ -24,6 +25,7 @@ from whetstone.record.run_directory import read_changes, run_eras
 from whetstone.record.starting import resolve_start
 from whetstone.reporting import Journal, Progress
 from whetstone.training import train
+from whetstone.training.changed_resume import refuse_change
 from whetstone.viewer.runs import ViewedRun
 
 ALTERNATING = [
@@ -228,6 +230,15 @@ def test_a_key_that_cannot_change_is_refused_and_nothing_is_written(run, change,
         train(run, resume=True, changes=[change], progress=quiet())
     assert len(str(error.value).splitlines()) == 1
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_suggested_command_has_the_values_as_a_shell_and_a_recipe_read_them(tmp_path):
+    different = {"preference": ({"path": "x" * 300}, {"steps": 3}), "supervised": ({"steps": 1}, None)}
+    with pytest.raises(RunDirectoryError) as error:
+        refuse_change(tmp_path / "run", "preference", different, "cannot change in a run")
+    problem, _, command = str(error.value).partition("; a new run from this checkpoint: ")
+    assert shlex.split(command)[4:6] == ['preference={"steps": 3}', "supervised=null"]
+    assert problem.endswith('… to {"steps": 3})')
 
 
 def test_a_finished_stage_keeps_its_settings(tmp_path):

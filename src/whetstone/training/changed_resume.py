@@ -7,9 +7,12 @@ a change continues to the same weights.
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from whetstone.atomic_write import convert_save_errors
@@ -26,6 +29,8 @@ from whetstone.training.stopping import stopping_reason
 
 _NO_START = frozenset({"policy", "chat"})
 """Keys that a run from a checkpoint cannot change either."""
+_MAX_SHOWN = 80
+"""Maximum characters of a value in a message."""
 
 
 def change_run(
@@ -108,13 +113,19 @@ def refuse_change(run_dir: Path, key: str, different: Mapping[str, tuple[Any, An
     """
     old, new = different[key]
     start = "" if key.partition(".")[0] in _NO_START else f" start_from={run_dir}"
-    overrides = " ".join(f"{name}={value}" for name, (_, value) in different.items())
+    overrides = " ".join(shlex.quote(f"{name}={_format_override(value)}") for name, (_, value) in different.items())
     count = 2
     while (other := run_dir.with_name(f"{run_dir.name}-{count}")).exists():
         count += 1
     command = f"whetstone train {run_dir / 'recipe.yaml'}{start} {overrides} --run-dir {other}"
     where = "from this checkpoint" if start else "with it"
-    raise RunDirectoryError(f"{run_dir}: {key} {problem} (from {old!r} to {new!r}); a new run {where}: {command}")
+    before, after = (shorten(_format_override(value), _MAX_SHOWN, placeholder="…") for value in (old, new))
+    raise RunDirectoryError(f"{run_dir}: {key} {problem} (from {before} to {after}); a new run {where}: {command}")
+
+
+def _format_override(value: Any) -> str:
+    """Return a value of a recipe key as it is written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _last_step(run_dir: Path, stored: Resolved) -> tuple[str, int, RunRecord]:
