@@ -407,6 +407,7 @@ def test_server_ends_with_a_killed_run(folder, tmp_path):
         run.wait()
     pid = int((tmp_path / "pid").read_text())
     wait_for(lambda: not running(pid))
+    assert not running(pid)
 
 
 def wait_for(condition, seconds=60):

@@ -147,22 +147,16 @@ def test_out_of_memory_of_one_process_is_handled_by_all(spare):
 
 
 @pytest.mark.slow
-def test_dead_process_ends_the_update_and_the_message_has_the_remedy():
-    processes = LearnerProcesses(2)
-    several = together(assembled(), processes).trainer
-    with pytest.raises(LearnerError, match=r"learner process 2 of 2 ended by signal 9.*--resume"):
-        several.step(segments(), fatal)
+@pytest.mark.parametrize(
+    ("loss", "cause"),
+    [(fatal, "signal 9"), (segfaulting, r"signal 11 \(Fatal Python error: Segmentation fault, File .*line")],
+)
+def test_dead_process_ends_the_update_and_the_message_has_the_remedy(loss, cause):
+    several = together(assembled(), LearnerProcesses(2)).trainer
+    with pytest.raises(LearnerError, match=rf"learner process 2 of 2 ended by {cause}.*--resume"):
+        several.step(segments(), loss)
     with pytest.raises(LearnerError, match="--resume"):
         several.step(segments(), plain)
-
-
-@pytest.mark.slow
-def test_process_that_a_fault_of_memory_ended_reports_the_place():
-    processes = LearnerProcesses(2)
-    several = together(assembled(), processes).trainer
-    with pytest.raises(LearnerError, match=r"signal 11 \(Fatal Python error: Segmentation fault, File .*line"):
-        several.step(segments(), segfaulting)
-    processes.close()
 
 
 @pytest.mark.slow

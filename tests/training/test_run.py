@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from whetstone.record.checkpoint import load_checkpoint
 from whetstone.record.run_directory import open_run_directory
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import final_policy, train
+from whetstone.training.run import _suggest_more_steps
 from whetstone.training.supervised import describe_groups
 
 CHECKPOINT_EVERY_STEP = ["supervised.checkpoint_interval_steps=1", "reinforcement.checkpoint_interval_steps=1"]
@@ -346,3 +348,13 @@ def test_live_run_is_not_continued_by_training(tmp_path):
     with pytest.raises(RunDirectoryError, match="holds a run of `whetstone live`, which the command that started it"):
         train(small(), tmp_path, resume=True, progress=QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["live"]
+
+
+def test_command_for_more_steps_names_the_last_stage_and_a_chain_has_none(tmp_path):
+    def suggest(resolved):
+        return _suggest_more_steps(SimpleNamespace(resolved=resolved, run_dir=tmp_path))
+
+    assert "--resume reinforcement.steps=" in suggest(small())
+    alone = ("reinforcement", "advantage", "objective", "rollout.group_size", "ablations")
+    assert "--resume supervised.steps=" in suggest(small().with_changes(dict.fromkeys(alone)))
+    assert suggest(load_recipe("score")) == ""

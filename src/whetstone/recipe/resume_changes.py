@@ -6,6 +6,7 @@ not declared define a run (model, tokenizer, tasks, environment, reward, seed) a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -187,3 +188,8 @@ def _declared_effects(cls: type) -> Mapping[str, str]:
 def _format_value(value: Any) -> str:
     text = "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def format_override(value: Any) -> str:
+    """Return a value of a recipe key as it is written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

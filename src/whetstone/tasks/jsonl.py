@@ -45,6 +45,8 @@ def read_tasks(
             path, lambda row: [_parse_row(row, parse)], split=split, on_bad_row=on_bad_row, suffix=suffix
         )
     except DataError as error:
+        if suffix == ".jsonl" and path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+            raise TaskError(f"{path}: a {path.suffix} file is not JSON Lines; read it with `source: file`") from None
         raise TaskError(str(error)) from None
     if not tasks:
         rows = f" ({skipped} bad rows skipped)" if skipped else ""

@@ -137,8 +137,6 @@ def describe_invalid(path: Path, invalid: Sequence[str], rows: int) -> str:
         invalid: Reasons with the places of the rows.
         rows: Number of all rows.
     """
-    if path.suffix.lower() in (*_DELIMITERS, ".parquet") and "not JSON" in invalid[0]:
-        return f"{path}: a {path.suffix} file is not JSON Lines; read it with `source: file`"
     if len(invalid) == 1:
         return f"{invalid[0]}; correct the row, or set `on_bad_row: skip`"
     listed = [reason.replace(str(path), path.name)[:150] for reason in invalid[:MAX_LISTED]]

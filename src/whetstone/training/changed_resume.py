@@ -7,7 +7,6 @@ a change continues to the same weights.
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from whetstone.atomic_write import convert_save_errors
 from whetstone.errors import RunDirectoryError
 from whetstone.learning.optimizer import rate_after
 from whetstone.recipe import Resolved, list_stages
-from whetstone.recipe.resume_changes import FIXED, Era, RecipeChange, find_effect, find_stage
+from whetstone.recipe.resume_changes import FIXED, Era, RecipeChange, find_effect, find_stage, format_override
 from whetstone.recipe.settings import SAMPLES, STAGE_KINDS
 from whetstone.record import RunRecord, latest_checkpoint, read_json
 from whetstone.record.checkpoint import read_position
@@ -113,19 +112,14 @@ def refuse_change(run_dir: Path, key: str, different: Mapping[str, tuple[Any, An
     """
     old, new = different[key]
     start = "" if key.partition(".")[0] in _NO_START else f" start_from={run_dir}"
-    overrides = " ".join(shlex.quote(f"{name}={_format_override(value)}") for name, (_, value) in different.items())
+    overrides = " ".join(shlex.quote(f"{name}={format_override(value)}") for name, (_, value) in different.items())
     count = 2
     while (other := run_dir.with_name(f"{run_dir.name}-{count}")).exists():
         count += 1
     command = f"whetstone train {run_dir / 'recipe.yaml'}{start} {overrides} --run-dir {other}"
     where = "from this checkpoint" if start else "with it"
-    before, after = (shorten(_format_override(value), _MAX_SHOWN, placeholder="…") for value in (old, new))
+    before, after = (shorten(format_override(value), _MAX_SHOWN, placeholder="…") for value in (old, new))
     raise RunDirectoryError(f"{run_dir}: {key} {problem} (from {before} to {after}); a new run {where}: {command}")
-
-
-def _format_override(value: Any) -> str:
-    """Return a value of a recipe key as it is written on the command line."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _last_step(run_dir: Path, stored: Resolved) -> tuple[str, int, RunRecord]:

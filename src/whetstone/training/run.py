@@ -234,16 +234,22 @@ def _change(plan: RunPlan, stored: Resolved, different: Differences) -> None:
     change_run(plan.run_dir, plan.resolved, stored, different, log=plan.progress.say)
 
 
+def _suggest_more_steps(plan: RunPlan) -> str:
+    """Return the command that continues a finished run, after a semicolon; "" for a chain of stages."""
+    stages = list(plan.resolved.recipe.own_stages.items())
+    if list_stages(plan.resolved) or not stages:
+        return ""
+    kind, settings = stages[-1]
+    return f"; `whetstone train {plan.run_dir} --resume {kind}.steps={2 * settings.steps}` doubles its steps"
+
+
 def _read_summary(plan: RunPlan) -> dict[str, Any] | None:
     """Return the summary of a finished run, or None after checking the inputs of an unfinished one."""
     run_dir, say = plan.run_dir, plan.progress.say
     summary = read_json(run_dir / "summary.json") if plan.resume else None
     is_finished = summary is not None and set(summary["ablations"]) >= set(plan.resolved.recipe.ablations)
     if summary is not None and is_finished:
-        recipe = plan.resolved.recipe
-        key = next(name for name in ("reinforcement", "supervised") if getattr(recipe, name) is not None)
-        more = f"{key}.steps={2 * getattr(recipe, key).steps}"
-        say(f"{run_dir}: this run is finished; `whetstone train {run_dir} --resume {more}` doubles its steps")
+        say(f"{run_dir}: this run is finished{_suggest_more_steps(plan)}")
         for stage in summary.get("stages", [{}]):
             plan.feed.follow_run(run_dir / stage.get("folder", ""))
     elif plan.resume:

@@ -20,7 +20,7 @@ from whetstone.environments.harbor.task_folder import (
 )
 from whetstone.environments.sandbox_grading import Grade, GradingRun
 from whetstone.errors import InfrastructureError, SandboxError
-from whetstone.sandbox import CONTAINER_LIMITS, ContainerOptions, ContainerPool, Ending, shared_containers
+from whetstone.sandbox import CONTAINER_LIMITS, ContainerOptions, ContainerPool, Ending, Outcome, shared_containers
 from whetstone.sandbox.archive_transfer import upload_host_folder
 from whetstone.sandbox.containers.container_session import ContainerSession
 
@@ -105,8 +105,8 @@ class HarborContainers:
         if step.workdir_files is not None:
             staged, target = f"{session.scratch_folder}/step-files", session.working_folder
             await upload_host_folder(session, step.workdir_files, staged)
-            copy = f"cp -R {staged}/. {shlex.quote(target)}/ && rm -rf {staged}"
-            await self._run_or_raise(session, f"{copy} && chmod -R a+rX {shlex.quote(target)}", step, "its files")
+            copy = f"chmod -R a+rX {staged} && cp -R {staged}/. {shlex.quote(target)}/ && rm -rf {staged}"
+            await self._run_or_raise(session, copy, step, "its files")
             if (step.workdir_files / "setup.sh").is_file():
                 script = shlex.quote(f"{target.rstrip('/')}/setup.sh")
                 command = f"cd {shlex.quote(target)} && {session.shell_program} {script}"
@@ -119,10 +119,8 @@ class HarborContainers:
         outcome = await session.shell(
             f"({command})", wall_seconds=step.agent_seconds, variables=self.command_variables, user=user
         )
-        if outcome.ending is not Ending.OK or outcome.exit_code:
-            last = (outcome.output.strip().splitlines() or ["no output"])[-1][:200]
-            reason = outcome.error or f"exit code {outcome.exit_code}: {last}"
-            raise InfrastructureError(f"{step.path}: {what} failed: {reason}")
+        if failure := _describe_failure(outcome):
+            raise InfrastructureError(f"{step.path}: {what} failed: {failure}")
 
     async def _wait_until_healthy(self, session: ContainerSession, check: Mapping[str, Any]) -> None:
         if not check:
@@ -156,10 +154,7 @@ class HarborContainers:
             variables={**self.command_variables, "DEBIAN_FRONTEND": "noninteractive", **own},
             user=step.agent_user,
         )
-        if outcome.ending is not Ending.OK:
-            return outcome.error or outcome.ending.value
-        lines = outcome.output.strip().splitlines()
-        return f"exit code {outcome.exit_code}: {lines[-1] if lines else ''}"[:300] if outcome.exit_code else ""
+        return _describe_failure(outcome)
 
     async def run_tests(self, session: ContainerSession | None, step: HarborStep) -> Grade:
         """Run the tests of a step in a new container with the files of a session; without one, in an untouched one.
@@ -185,10 +180,17 @@ _SHELLS: dict[str, str] = {}
 """Program that reads commands, by image: `bash` if the image has it."""
 
 
+def _describe_failure(outcome: Outcome) -> str:
+    """Return why a command failed; "" if it ended with exit code 0."""
+    if outcome.ending is not Ending.OK:
+        return outcome.error or outcome.ending.value
+    lines = outcome.output.strip().splitlines()
+    return f"exit code {outcome.exit_code}: {lines[-1] if lines else ''}"[:300] if outcome.exit_code else ""
+
+
 def ends_task(step: HarborStep, grade: Grade) -> bool:
     """Return whether no later step is played: there is no reward, or one is below the minimum of the step."""
-    rewards = grade.rewards if "reward" in grade.rewards or grade.reward is None else {"reward": grade.reward}
-    rewards = {**grade.rewards, **rewards}
+    rewards = {"reward": grade.reward, **grade.rewards} if grade.reward is not None else {}
     return not rewards or any(rewards.get(name, -math.inf) < least for name, least in step.min_rewards.items())
 
 

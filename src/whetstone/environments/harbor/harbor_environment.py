@@ -29,24 +29,12 @@ class HarborShell:
     """A shell in the container of a Harbor folder: one tool, `shell`. The tests of the folder judge the episode.
 
     Args:
-        container: Container runtime.
-        network: Network of the container: `none`, or `open`.
-        build_network: Network of `RUN` instructions while images are built.
-        call_seconds: Time limit of one command in seconds.
+        options: Options of `HarborContainers` by name; all but the folder.
     """
 
-    def __init__(
-        self,
-        *,
-        container: Literal["podman", "docker"] = "podman",
-        network: Literal["none", "open"] = "none",
-        build_network: Literal["none", "open"] = "none",
-        call_seconds: float = 120.0,
-    ) -> None:
-        self._options: dict[str, Any] = {
-            "container": container, "network": network, "build_network": build_network, "call_seconds": call_seconds
-        }  # fmt: skip
-        self.effects = "read" if network == "none" else None
+    def __init__(self, *, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self.effects = "read" if options["network"] == "none" else None
         """Effect of the commands; unknown with a network."""
         self._containers: HarborContainers | None = None
         self._session: ContainerSession | None = None
@@ -62,7 +50,7 @@ class HarborShell:
 
     @property
     def step(self) -> HarborStep:
-        """Return the current step, or the last one that was played."""
+        """Return the current step; after the last one, the last one."""
         return self.task_folder.steps[min(len(self._grades), len(self.task_folder.steps) - 1)]
 
     async def open(self, episode: Episode) -> None:
@@ -169,10 +157,12 @@ class HarborEnvironment(ToolEnvironment):
         max_result_characters: int = 8000,
         resume_trajectory: bool = False,
     ) -> None:
-        shell = functools.partial(
-            HarborShell, container=container, network=network, build_network=build_network, call_seconds=call_seconds
+        options = {
+            "container": container, "network": network, "build_network": build_network, "call_seconds": call_seconds
+        }  # fmt: skip
+        super().__init__(
+            tools=[functools.partial(HarborShell, options=options)], max_result_characters=max_result_characters
         )
-        super().__init__(tools=[shell], max_result_characters=max_result_characters)
         (self._shell,) = (each for each in self.toolset.holders if isinstance(each, HarborShell))
         self._resumes = resume_trajectory
 
