@@ -356,15 +356,14 @@ def _check(
             raise RunDirectoryError(f"{run_dir}: {paths[key]} ({key}) {_other_input(key)}")
     deciding = {key: values for key, values in different.items() if key not in moved and find_effect(key) != "none"}
     if deciding and change is None:
-        key, values = next(iter(deciding.items()))
-        old, new = map(format_override, values)
+        key, (old, new) = next(iter(deciding.items()))
         remedy = f"`whetstone train {run_dir} --resume` continues it as it is"
         if (run_dir / "live").is_dir():
-            remedy = f"{key}={old} continues it"
+            remedy = f"{key}={format_override(old)} continues it"
         elif find_effect(key) != FIXED:
             remedy += f", and `--resume {key}=…` with another value from its last checkpoint on"
         raise RunDirectoryError(
-            f"{run_dir}: holds a run of another recipe: {key} is {old} there and {new} here; {remedy}; for a new "
+            f"{run_dir}: holds a run of another recipe: {key} is {old!r} there and {new!r} here; {remedy}; for a new "
             "run choose another --run-dir"
         )
     if deciding and change is not None:
